@@ -1,0 +1,2 @@
+//! libsmc.so
+use smc_engine as _;

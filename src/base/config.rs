@@ -1,0 +1,179 @@
+//! Settings, parsed once into an immutable value. This table is the one place that lists the environment variables.
+
+/// How a region's faults are delivered and its dirty pages found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Backend {
+    /// userfaultfd read by an own thread; system calls on region pages just work.
+    Thread,
+    /// userfaultfd delivered as SIGBUS in the faulting thread; lowest latency, unprivileged.
+    Sigbus,
+    /// userfaultfd with synchronous write-protect faults: kernels before 6.7.
+    Sync,
+    /// SIGSEGV and mprotect: no userfaultfd at all.
+    Mprotect,
+}
+
+impl Backend {
+    /// The order in which the self-test tries them.
+    pub const ALL: [Backend; 4] = [Backend::Thread, Backend::Sigbus, Backend::Sync, Backend::Mprotect];
+
+    /// Name as `LIBSMC_FAULT` takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Backend::Thread => "thread",
+            Backend::Sigbus => "sigbus",
+            Backend::Sync => "sync",
+            Backend::Mprotect => "mprotect",
+        }
+    }
+
+    /// The reverse of [`Backend::name`]; `uffd-NAME` is accepted too.
+    pub fn parse(s: &str) -> Option<Backend> {
+        let s = s.strip_prefix("uffd-").unwrap_or(s);
+        Backend::ALL.into_iter().find(|b| b.name() == s)
+    }
+}
+
+/// One environment variable: name, default, meaning. Rendered into the README's table and `smc doctor`.
+pub struct Var {
+    /// Full name.
+    pub name: &'static str,
+    /// Default in words.
+    pub default: &'static str,
+    /// One sentence.
+    pub meaning: &'static str,
+}
+
+/// Every environment variable the library reads.
+pub const VARS: &[Var] = &[
+    Var { name: "LIBSMC_FAULT", default: "self-test chooses", meaning: "fault back end: thread, sigbus, sync or mprotect" },
+    Var { name: "LIBSMC_WAIT", default: "5000", meaning: "milliseconds a load or a barrier may wait for the home before it fails; 1..3600000" },
+    Var { name: "LIBSMC_RESIDENT", default: "half of MemAvailable", meaning: "bytes of local memory one region may keep resident (suffixes K, M, G); larger regions are paged" },
+    Var { name: "LIBSMC_LINK", default: "none", meaning: "model put around every link: `wire` or `wire,latency_ns=2000,gap_ns=10,gbps=100`; its figures are modelled" },
+    Var { name: "LIBSMC_LOG", default: "error", meaning: "what is written to stderr: off, error, info, debug" },
+    Var { name: "LIBSMC_DISABLE", default: "unset", meaning: "1: the preloaded library passes everything through" },
+];
+
+/// How much the library says on stderr.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum LogLevel {
+    /// Nothing.
+    Off,
+    /// What a user must know (default).
+    Error,
+    /// Decisions: back end, links, regions.
+    Info,
+    /// Everything.
+    Debug,
+}
+
+/// The settings of one process.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Forced back end, or `None` for the self-test's choice.
+    pub backend: Option<Backend>,
+    /// Longest wait for the home, in milliseconds.
+    pub wait_ms: u64,
+    /// Resident limit of one region in bytes; 0 = let the engine choose.
+    pub resident_limit: u64,
+    /// Text of `LIBSMC_LINK`, parsed by the link layer.
+    pub link_model: String,
+    /// Verbosity.
+    pub log: LogLevel,
+    /// Values that could not be used, in words; the caller reports them once.
+    pub complaints: Vec<String>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config { backend: None, wait_ms: 5000, resident_limit: 0, link_model: String::new(), log: LogLevel::Error, complaints: Vec::new() }
+    }
+}
+
+impl Config {
+    /// Reads every variable through `get`. A value that cannot be used keeps the default and becomes a complaint.
+    pub fn parse(get: impl Fn(&str) -> Option<String>) -> Config {
+        let mut c = Config::default();
+        if let Some(v) = get("LIBSMC_FAULT").filter(|v| !v.is_empty()) {
+            c.backend = Backend::parse(&v);
+            if c.backend.is_none() {
+                c.complain("LIBSMC_FAULT", &v, "expected thread, sigbus, sync or mprotect");
+            }
+        }
+        if let Some(v) = get("LIBSMC_WAIT") {
+            match v.parse() {
+                Ok(ms @ 1..=3_600_000) => c.wait_ms = ms,
+                _ => c.complain("LIBSMC_WAIT", &v, "expected milliseconds, 1..3600000"),
+            }
+        }
+        if let Some(v) = get("LIBSMC_RESIDENT") {
+            match parse_size(&v) {
+                Some(n) if n >= 1 << 16 => c.resident_limit = n,
+                _ => c.complain("LIBSMC_RESIDENT", &v, "expected bytes, at least 64K"),
+            }
+        }
+        if let Some(v) = get("LIBSMC_LINK") {
+            c.link_model = v;
+        }
+        if let Some(v) = get("LIBSMC_LOG") {
+            match v.as_str() {
+                "off" => c.log = LogLevel::Off,
+                "error" => c.log = LogLevel::Error,
+                "info" => c.log = LogLevel::Info,
+                "debug" => c.log = LogLevel::Debug,
+                _ => c.complain("LIBSMC_LOG", &v, "expected off, error, info or debug"),
+            }
+        }
+        c
+    }
+
+    fn complain(&mut self, var: &str, value: &str, want: &str) {
+        self.complaints.push(format!("{var}={value} ignored: {want}"));
+    }
+}
+
+/// `4096`, `64K`, `64KiB`, `1.5` is refused: a size in bytes with an optional binary suffix K, M, G or T (`KiB`, `KB` and lower case too).
+pub fn parse_size(s: &str) -> Option<u64> {
+    let s = s.trim();
+    let digits = s.bytes().take_while(u8::is_ascii_digit).count();
+    let (num, unit) = s.split_at_checked(digits)?;
+    let n: u64 = num.parse().ok()?;
+    let shift = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        _ => return None,
+    };
+    n.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse_size("64K"), Some(65536));
+        assert_eq!(parse_size("2MiB"), Some(2 << 20));
+        assert_eq!(parse_size("1 g"), Some(1 << 30));
+        assert_eq!(parse_size("1.5G"), None);
+        assert_eq!(parse_size(""), None);
+        assert_eq!(parse_size("99999999999T"), None);
+    }
+
+    #[test]
+    fn bad_values_keep_the_default_and_complain() {
+        let c = Config::parse(|v| match v {
+            "LIBSMC_FAULT" => Some("magic".into()),
+            "LIBSMC_WAIT" => Some("0".into()),
+            _ => None,
+        });
+        assert_eq!(c.backend, None);
+        assert_eq!(c.wait_ms, 5000);
+        assert_eq!(c.complaints.len(), 2);
+        let c = Config::parse(|v| (v == "LIBSMC_FAULT").then(|| "uffd-sigbus".into()));
+        assert_eq!(c.backend, Some(Backend::Sigbus));
+    }
+}

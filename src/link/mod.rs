@@ -1,0 +1,198 @@
+//! The transport trait and its implementations.
+//!
+//! A [`Link`] connects this process to one peer over one path. It has two faces with different rules.
+//!
+//! **Fault face** ([`Link::fetch`], [`Link::put`]): may be called in a signal handler of the application's thread.
+//! It uses a queue of its own, does not allocate, takes no lock that is ever held with signals unblocked, waits no
+//! longer than its deadline and returns a bare [`Status`].
+//!
+//! **Work face** ([`Link::post`], [`Link::wait`], [`Link::fence`], [`Link::atomic`], [`Link::register`]): called by
+//! libsmc's own threads and inside API calls only, never by a fault. Locks that the fault face also takes are held
+//! with signals blocked.
+//!
+//! **Management** ([`Link::open`], [`Link::close`], [`Link::list`]): slow path, may allocate and block up to its deadline.
+//!
+//! Contract common to all:
+//! * Memory is named by (key, offset). An operation outside the region or the granted access answers
+//!   `OUT_OF_RANGE` or `PERMISSION` and moves nothing.
+//! * An operation that answers `OK` has happened completely. One that answers anything else may have happened in part
+//!   (a write) or not at all; repeating it is always allowed, except for an atomic, which says `INTERNAL` when it cannot
+//!   tell whether it happened.
+//! * A fetch returns the home's bytes as of some moment between its call and its return, or an error: never zeros,
+//!   never the bytes of a home that was taken away.
+//! * Writes may reach the home in any order until [`Link::fence`] has returned OK: then all writes whose `wait`
+//!   has returned OK before are readable at the home.
+//! * Sources of [`Link::post`] belong to the link until the matching [`Link::wait`] has returned.
+//! * Nothing calls upwards: events (revoked, moved, peer dead) are read with [`Link::health`].
+
+use crate::base::stats::LinkStats;
+use crate::base::{Error, HomeOff, Status};
+use crate::sys::clock::Deadline;
+
+/// A region as this link knows it; meaningless on another link.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RegionKey(pub u32);
+
+/// What a client may do with a region.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Access {
+    /// Fetch and atomic load.
+    ReadOnly,
+    /// Everything.
+    ReadWrite,
+}
+
+/// Kind of memory behind a region, as the exporter classified it (fact row A1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum MemoryKind {
+    /// Ordinary system memory.
+    System = 1,
+    /// Page-locked system memory.
+    Pinned = 2,
+    /// Accelerator memory.
+    Device = 3,
+}
+
+/// What the exporter says about a region: pushed at open, and again when it changes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RegionInfo {
+    /// Name, 1 to 255 bytes of `[A-Za-z0-9._-]`, not starting with a dot.
+    pub name: String,
+    /// Bytes; a multiple of the page size for regions that can be mapped.
+    pub len: u64,
+    /// Access granted to this client.
+    pub access: Access,
+    /// What lies behind it.
+    pub kind: MemoryKind,
+    /// Clients connected now (for `smc ls`).
+    pub clients: u32,
+    /// Process id of the exporter.
+    pub pid: u32,
+}
+
+/// An opened region.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// Name of the region on this link.
+    pub key: RegionKey,
+    /// What the exporter said.
+    pub info: RegionInfo,
+}
+
+/// One contiguous write.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteOp {
+    /// Where the bytes come from.
+    pub src: *const u8,
+    /// How many; at least 1.
+    pub len: usize,
+    /// Where they go.
+    pub off: HomeOff,
+}
+
+/// Names a batch of posted writes until it was waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "the sources belong to the link until the ticket was waited for"]
+pub struct Ticket(pub u64);
+
+/// An operation performed at the home on an 8-byte word at an 8-byte aligned offset.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AtomicOp {
+    /// Read the word.
+    Load,
+    /// Replace it; answers the old value.
+    Store(u64),
+    /// Add, wrapping; answers the old value.
+    FetchAdd(u64),
+    /// Replace by `new` when equal to `expected`; answers the old value.
+    CompareSwap {
+        /// Value that must be there.
+        expected: u64,
+        /// Value to put there.
+        new: u64,
+    },
+}
+
+/// State of a link as seen from outside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Health {
+    /// Operations are expected to work.
+    Up,
+    /// A short drop is being ridden out.
+    Retrying,
+    /// Operations answer this status at once.
+    Down(Status),
+}
+
+/// Memory made known to the link's hardware; given back by [`Link::deregister`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Registration(pub u64);
+
+/// One connection to one peer over one path. The module text is its contract.
+pub trait Link: Send + Sync {
+    /// Short name for tables: `embedded`, `faulty`.
+    fn name(&self) -> &'static str;
+
+    /// True when the times of this link come from a model and not from the machine.
+    fn modelled(&self) -> bool {
+        false
+    }
+
+    // ---- management ----
+
+    /// Opens a region by name with at most the access asked for; `PERMISSION` when the exporter grants less.
+    fn open(&self, name: &str, want: Access, deadline: Deadline) -> Result<Opened, Error>;
+
+    /// Closes it. Later operations with the key answer `NOT_FOUND`.
+    fn close(&self, key: RegionKey);
+
+    /// All names the peer offers.
+    fn list(&self, deadline: Deadline) -> Result<Vec<RegionInfo>, Error>;
+
+    /// State of the link for this region now: reads atomics only, async-signal-safe.
+    fn health(&self, key: RegionKey) -> Health;
+
+    // ---- fault face ----
+
+    /// Copies `len` bytes of the home at `off` to `dst`.
+    ///
+    /// # Safety
+    /// `[dst, dst + len)` is valid for writes and nobody depends on its content during the call.
+    unsafe fn fetch(&self, key: RegionKey, off: HomeOff, dst: *mut u8, len: usize, deadline: Deadline) -> Status;
+
+    /// Copies `len` bytes at `src` to the home at `off`; they are readable there when this returns OK ("completed put").
+    ///
+    /// # Safety
+    /// `[src, src + len)` is valid for reads during the call.
+    unsafe fn put(&self, key: RegionKey, off: HomeOff, src: *const u8, len: usize, deadline: Deadline) -> Status;
+
+    // ---- work face ----
+
+    /// Starts the writes, in any order, pipelined.
+    ///
+    /// # Safety
+    /// Every source stays valid and unchanged until [`Link::wait`] for the returned ticket has come back.
+    unsafe fn post(&self, key: RegionKey, ops: &[WriteOp]) -> Result<Ticket, Status>;
+
+    /// Waits until the sources of a batch are free again and says whether all of it was delivered.
+    fn wait(&self, key: RegionKey, ticket: Ticket, deadline: Deadline) -> Status;
+
+    /// Returns OK when all delivered writes are readable at the home.
+    fn fence(&self, key: RegionKey, deadline: Deadline) -> Status;
+
+    /// Performs `op` at the home and answers the word's old value.
+    fn atomic(&self, key: RegionKey, off: HomeOff, op: AtomicOp, deadline: Deadline) -> Result<u64, Status>;
+
+    /// Makes `[ptr, ptr + len)` usable as source and destination; links without hardware answer at once.
+    ///
+    /// # Safety
+    /// The memory stays mapped until [`Link::deregister`].
+    unsafe fn register(&self, ptr: *mut u8, len: usize) -> Result<Registration, Status>;
+
+    /// Takes a registration back.
+    fn deregister(&self, r: Registration);
+
+    /// What this link has done.
+    fn stats(&self) -> &LinkStats;
+}

@@ -1,0 +1,90 @@
+//! Raw system calls with the error as a value: the application's `errno` is never read or written.
+
+use std::fmt;
+
+/// A Linux error number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// The operation was interrupted.
+    pub const INTR: Errno = Errno(libc::EINTR);
+    /// Try again.
+    pub const AGAIN: Errno = Errno(libc::EAGAIN);
+    /// It exists already.
+    pub const EXIST: Errno = Errno(libc::EEXIST);
+    /// No such thing.
+    pub const NOENT: Errno = Errno(libc::ENOENT);
+
+    /// Symbolic name, `E?` for one that is not in the short table.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            libc::EPERM => "EPERM",
+            libc::ENOENT => "ENOENT",
+            libc::EINTR => "EINTR",
+            libc::EIO => "EIO",
+            libc::EBADF => "EBADF",
+            libc::EAGAIN => "EAGAIN",
+            libc::ENOMEM => "ENOMEM",
+            libc::EACCES => "EACCES",
+            libc::EFAULT => "EFAULT",
+            libc::EBUSY => "EBUSY",
+            libc::EEXIST => "EEXIST",
+            libc::EINVAL => "EINVAL",
+            libc::ENFILE => "ENFILE",
+            libc::EMFILE => "EMFILE",
+            libc::ENOSPC => "ENOSPC",
+            libc::EPIPE => "EPIPE",
+            libc::ENOSYS => "ENOSYS",
+            libc::EPROTO => "EPROTO",
+            libc::EOPNOTSUPP => "EOPNOTSUPP",
+            libc::EADDRINUSE => "EADDRINUSE",
+            libc::ECONNREFUSED => "ECONNREFUSED",
+            libc::ECONNRESET => "ECONNRESET",
+            libc::ETIMEDOUT => "ETIMEDOUT",
+            _ => "E?",
+        }
+    }
+}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name(), self.0)
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// Issues a system call by number; the kernel's answer is the return value. Async-signal-safe.
+///
+/// # Safety
+/// The arguments must satisfy what the call `nr` demands of them: pointers valid for the lengths given, and no effect
+/// on memory or descriptors that somebody else relies on.
+pub unsafe fn syscall(nr: libc::c_long, a: [usize; 6]) -> Result<usize, Errno> {
+    let ret: isize;
+    // SAFETY: the x86-64 system call convention clobbers rcx and r11 only; the caller vouches for the arguments.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") nr as isize => ret,
+            in("rdi") a[0], in("rsi") a[1], in("rdx") a[2], in("r10") a[3], in("r8") a[4], in("r9") a[5],
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack)
+        );
+    }
+    if (-4095..0).contains(&ret) { Err(Errno(-ret as i32)) } else { Ok(ret as usize) }
+}
+
+/// Repeats `f` while it answers EINTR.
+pub fn retry<T>(mut f: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match f() {
+            Err(Errno::INTR) => {}
+            r => return r,
+        }
+    }
+}

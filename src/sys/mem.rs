@@ -1,0 +1,161 @@
+//! Address space and memory files, by system call and never through the hooked names.
+
+use super::errno::{Errno, retry, syscall};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Readable.
+pub const READ: i32 = libc::PROT_READ;
+/// Readable and writable.
+pub const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
+/// No access.
+pub const NONE: i32 = libc::PROT_NONE;
+
+/// A mapping that is unmapped when dropped. The pointer is never turned into a reference: other threads, other
+/// processes and NICs write this memory at any moment.
+#[derive(Debug)]
+pub struct Mapping {
+    ptr: *mut u8,
+    len: usize,
+}
+
+// SAFETY: a Mapping is an address and a length; access to the memory is raw and its users synchronise themselves.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// First byte.
+    pub fn ptr(&self) -> *mut u8 {
+        self.ptr
+    }
+
+    /// First byte as a number.
+    pub fn addr(&self) -> usize {
+        self.ptr as usize
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True for an empty mapping (never made by this module).
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Maps `len` bytes of `fd` from `offset`, shared. `hint` 0 lets the kernel choose the place.
+    pub fn shared(fd: BorrowedFd<'_>, offset: u64, len: usize, prot: i32) -> Result<Mapping, Errno> {
+        // SAFETY: without MAP_FIXED the kernel picks free address space, so nothing existing is touched.
+        let at = unsafe { mmap(0, len, prot, libc::MAP_SHARED, fd.as_raw_fd(), offset) }?;
+        Ok(Mapping { ptr: at as *mut u8, len })
+    }
+
+    /// Maps `len` bytes of zeroed private memory.
+    pub fn anonymous(len: usize, prot: i32) -> Result<Mapping, Errno> {
+        // SAFETY: as in `shared`.
+        let at = unsafe { mmap(0, len, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1, 0) }?;
+        Ok(Mapping { ptr: at as *mut u8, len })
+    }
+
+    /// Takes over a range somebody else mapped.
+    ///
+    /// # Safety
+    /// `[ptr, ptr + len)` is a mapping that nobody else will unmap.
+    pub unsafe fn adopt(ptr: *mut u8, len: usize) -> Mapping {
+        Mapping { ptr, len }
+    }
+
+    /// Gives the range up without unmapping it.
+    pub fn forget(self) -> (*mut u8, usize) {
+        let m = std::mem::ManuallyDrop::new(self);
+        (m.ptr, m.len)
+    }
+
+    /// madvise on the page range `[from, from + len)` of this mapping, both in bytes. Async-signal-safe.
+    pub fn advise(&self, from: usize, len: usize, advice: i32) -> Result<(), Errno> {
+        if from.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(Errno(libc::EINVAL));
+        }
+        // SAFETY: the range is inside a mapping this object owns; what the advice does to its content is the caller's wish.
+        unsafe { syscall(libc::SYS_madvise, [self.addr() + from, len, advice as usize, 0, 0, 0]) }.map(drop)
+    }
+
+    /// mprotect on `[from, from + len)` of this mapping. Async-signal-safe.
+    pub fn protect(&self, from: usize, len: usize, prot: i32) -> Result<(), Errno> {
+        if from.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(Errno(libc::EINVAL));
+        }
+        // SAFETY: the range is inside a mapping this object owns.
+        unsafe { syscall(libc::SYS_mprotect, [self.addr() + from, len, prot as usize, 0, 0, 0]) }.map(drop)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: this object owns the mapping and nobody can reach it through the object any more.
+        let _ = unsafe { munmap(self.addr(), self.len) };
+    }
+}
+
+/// mmap(2). Async-signal-safe.
+///
+/// # Safety
+/// With MAP_FIXED the range `[addr, addr + len)` must be the caller's to replace.
+pub unsafe fn mmap(addr: usize, len: usize, prot: i32, flags: i32, fd: i32, offset: u64) -> Result<usize, Errno> {
+    // SAFETY: the caller vouches for the range.
+    unsafe { syscall(libc::SYS_mmap, [addr, len, prot as usize, flags as usize, fd as isize as usize, offset as usize]) }
+}
+
+/// munmap(2). Async-signal-safe.
+///
+/// # Safety
+/// The range must be the caller's to give back.
+pub unsafe fn munmap(addr: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: the caller vouches for the range.
+    unsafe { syscall(libc::SYS_munmap, [addr, len, 0, 0, 0, 0]) }.map(drop)
+}
+
+/// A memory file of `len` bytes, close-on-exec, sealable. `name` shows in /proc/PID/maps.
+///
+/// Tries MFD_NOEXEC_SEAL first (hosts with vm.memfd_noexec=2 refuse anything else), then without (kernels before 6.3).
+pub fn memfd(name: &std::ffi::CStr, len: u64) -> Result<OwnedFd, Errno> {
+    const NOEXEC_SEAL: u32 = 8;
+    let base = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    let open = |flags: u32| {
+        // SAFETY: name is NUL-terminated and outlives the call.
+        unsafe { syscall(libc::SYS_memfd_create, [name.as_ptr() as usize, flags as usize, 0, 0, 0, 0]) }
+    };
+    let fd = match open(base | NOEXEC_SEAL) {
+        Err(Errno(libc::EINVAL)) => open(base)?,
+        r => r?,
+    };
+    // SAFETY: the kernel just gave us this descriptor; nobody else knows it.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+    // SAFETY: resizes a file only we hold.
+    retry(|| unsafe { syscall(libc::SYS_ftruncate, [fd.as_raw_fd() as usize, len as usize, 0, 0, 0, 0]) })?;
+    Ok(fd)
+}
+
+/// Adds seals (F_SEAL_*) to a memory file.
+pub fn seal(fd: BorrowedFd<'_>, seals: i32) -> Result<(), Errno> {
+    // SAFETY: fcntl with an integer argument touches no memory.
+    unsafe { syscall(libc::SYS_fcntl, [fd.as_raw_fd() as usize, libc::F_ADD_SEALS as usize, seals as usize, 0, 0, 0]) }.map(drop)
+}
+
+/// Gives the pages of `[from, from + len)` of a memory file back to the system. Async-signal-safe.
+pub fn punch_hole(fd: BorrowedFd<'_>, from: u64, len: u64) -> Result<(), Errno> {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: the content of the caller's own file is his to drop.
+    retry(|| unsafe { syscall(libc::SYS_fallocate, [fd.as_raw_fd() as usize, mode as usize, from as usize, len as usize, 0, 0]) }).map(drop)
+}
+
+/// Bytes of memory a memory file occupies now.
+pub fn file_blocks(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+    let mut st = std::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: st is a valid out buffer of the size the kernel writes on x86-64.
+    unsafe { syscall(libc::SYS_fstat, [fd.as_raw_fd() as usize, st.as_mut_ptr() as usize, 0, 0, 0, 0]) }?;
+    // SAFETY: zeroed, then filled by the kernel; every bit pattern is a valid stat.
+    let st = unsafe { st.assume_init() };
+    Ok(st.st_blocks as u64 * 512)
+}

@@ -1,0 +1,12 @@
+//! Everything asked of the machine, and the only layer that knows libc.
+//!
+//! Common preconditions: every function here issues the system call itself (never a libc wrapper that our own hooks
+//! replace), returns an [`Errno`] instead of touching `errno`, and does not allocate unless its text says so.
+//! Functions that may be called in a signal handler say "async-signal-safe".
+
+pub mod clock;
+pub mod errno;
+pub mod mem;
+pub mod sync;
+
+pub use errno::Errno;
