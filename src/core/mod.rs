@@ -1,1 +1,5 @@
-//! core
+//! Engine: regions, pages, faults, write-back. All state and all locks.
+
+pub mod engine;
+pub mod options;
+pub mod region;
