@@ -1,37 +1,189 @@
-//! Owner of everything in this process.
+//! Owner of everything in this process: settings, the chosen back end, the links and the open regions.
 
 use super::options::{MapOptions, PeerName};
-use super::region::Region;
-use crate::base::config::Config;
+use super::region::{Parts, Region};
+use super::selftest::{self, Trial};
+use super::views;
+use crate::base::config::{Backend, Config};
 use crate::base::{Error, Result, Status};
-use std::sync::Arc;
+use crate::link::Link;
+use crate::sys::clock::Deadline;
+use crate::sys::process;
+use crate::sys::sync::SignalsBlocked;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-/// The engine of this process. Made on first use; costs nothing before.
-pub struct Engine {}
+static ENGINE: OnceLock<Engine> = OnceLock::new();
+
+/// The engine of this process. Costs nothing before its first use, and starts no thread: the first region does.
+pub struct Engine {
+    config: Config,
+    /// Process that made it: a fork child has no threads of ours and must not act.
+    owner: process::Owner,
+    choice: OnceLock<Choice>,
+    links: Mutex<Vec<(PeerName, Arc<dyn Link>)>>,
+    regions: Mutex<Vec<Entry>>,
+}
+
+/// The back end in use and how it was found.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// In use; `None` when nothing works.
+    pub backend: Option<Backend>,
+    /// Forced by `LIBSMC_FAULT`.
+    pub forced: bool,
+    /// What was tried, in order.
+    pub trials: Vec<Trial>,
+}
+
+struct Entry {
+    /// What it was opened as; `None` for a region on a link of the caller's, which is never shared.
+    shared_as: Option<(PeerName, String, MapOptions)>,
+    region: Weak<Region>,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl Engine {
-    /// The process's engine, started with `config()` on the first call. Starts no thread: the first region does.
-    pub fn get(_config: impl FnOnce() -> Config) -> Result<&'static Engine> {
-        Err(Error::of(Status::NOT_SUPPORTED, "start the engine"))
+    /// The process's engine, with the settings of the first call.
+    pub fn get(config: impl FnOnce() -> Config) -> Result<&'static Engine> {
+        let engine = ENGINE.get_or_init(|| Engine {
+            config: config(),
+            owner: process::Owner::me(),
+            choice: OnceLock::new(),
+            links: Mutex::default(),
+            regions: Mutex::default(),
+        });
+        if engine.owner.is_me() {
+            Ok(engine)
+        } else {
+            Err(Error::of(Status::FORKED, "use libsmc in a fork child").remedy("exec, or map regions in the child before any use"))
+        }
     }
 
-    /// The engine if it was started in this process; async-signal-safe.
+    /// The engine if it was started in this very process.
     pub fn running() -> Option<&'static Engine> {
-        None
+        ENGINE.get().filter(|e| e.owner.is_me())
     }
 
-    /// Opens the region (peer, name); the same options share one region inside the process.
-    pub fn open(&self, _peer: &PeerName, _name: &str, _opts: &MapOptions) -> Result<Arc<Region>> {
-        Err(Error::of(Status::NOT_SUPPORTED, "open a region"))
+    /// Its settings.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The back end in use and why; tries them on the first call.
+    pub fn choice(&self) -> &Choice {
+        self.choice.get_or_init(|| match self.config.backend {
+            Some(b) => {
+                let t = selftest::try_backend(b);
+                Choice { backend: t.outcome.is_ok().then_some(b), forced: true, trials: vec![t] }
+            }
+            None => {
+                let (backend, trials) = selftest::choose();
+                Choice { backend, forced: false, trials }
+            }
+        })
+    }
+
+    fn backend(&self) -> Result<Backend> {
+        let c = self.choice();
+        c.backend.ok_or_else(|| {
+            let tried = |t: &Trial| format!("{}: {}", t.backend.name(), t.outcome.as_ref().err().map_or("works", String::as_str));
+            let why = c.trials.iter().map(tried).collect::<Vec<_>>().join("; ");
+            Error::new(Status::NO_BACKEND, "choose a fault back end", why).remedy("run `smc doctor`")
+        })
+    }
+
+    /// The link to a peer; made on first use and kept.
+    pub fn link(&self, peer: &PeerName) -> Result<Arc<dyn Link>> {
+        let mut links = lock(&self.links);
+        if let Some((_, l)) = links.iter().find(|(p, _)| p == peer) {
+            return Ok(l.clone());
+        }
+        let link = crate::link::connect(peer_address(peer), &self.config.link_model)?;
+        links.push((peer.clone(), link.clone()));
+        Ok(link)
+    }
+
+    /// Opens the region (peer, name). The same options share one region inside the process; other options make another
+    /// one with pages of its own.
+    pub fn open(&self, peer: &PeerName, name: &str, opts: &MapOptions) -> Result<Arc<Region>> {
+        let opts = self.complete(opts);
+        let shared_as = Some((peer.clone(), name.to_string(), opts.clone()));
+        let mut regions = lock(&self.regions);
+        regions.retain(|e| e.region.strong_count() > 0);
+        if let Some(r) = regions.iter().find(|e| e.shared_as == shared_as).and_then(|e| e.region.upgrade()) {
+            return Ok(r);
+        }
+        let region = self.make(self.link(peer)?, name, opts)?;
+        regions.push(Entry { shared_as, region: Arc::downgrade(&region) });
+        Ok(region)
+    }
+
+    /// Opens a region on a link of the caller's: suites and benches with models around the link.
+    pub fn open_on(&self, link: Arc<dyn Link>, name: &str, opts: &MapOptions) -> Result<Arc<Region>> {
+        let region = self.make(link, name, self.complete(opts))?;
+        lock(&self.regions).push(Entry { shared_as: None, region: Arc::downgrade(&region) });
+        Ok(region)
+    }
+
+    fn make(&self, link: Arc<dyn Link>, name: &str, opts: MapOptions) -> Result<Arc<Region>> {
+        let backend = self.backend()?;
+        let opened = link.open(name, opts.access, Deadline::in_ms(opts.wait_ms))?;
+        let key = opened.key;
+        Region::new(Parts { link: link.clone(), opened, opts, backend }).inspect_err(|_| link.close(key))
+    }
+
+    /// Fills in what the caller left to us.
+    fn complete(&self, opts: &MapOptions) -> MapOptions {
+        let mut o = opts.clone();
+        if o.wait_ms == 0 {
+            o.wait_ms = self.config.wait_ms;
+        }
+        if o.resident_limit == 0 {
+            o.resident_limit = self.config.resident_limit;
+        }
+        if o.resident_limit == 0 {
+            o.resident_limit = self.default_limit();
+        }
+        o
+    }
+
+    /// Half of what is available when it is first asked: the same answer for the life of the process, so that the same
+    /// options stay the same region.
+    fn default_limit(&self) -> u64 {
+        static LIMIT: OnceLock<u64> = OnceLock::new();
+        *LIMIT.get_or_init(|| process::mem_available() / 2)
     }
 
     /// The region with a view that holds `addr`, and the offset of `addr` in the region.
-    pub fn find(&self, _addr: usize) -> Option<(Arc<Region>, u64)> {
-        None
+    pub fn find(&self, addr: usize) -> Option<(Arc<Region>, u64)> {
+        let wanted = {
+            let _signals = SignalsBlocked::new();
+            let view = views::lookup(addr)?;
+            let off = (view.page_at(addr) * crate::base::PAGE + addr % crate::base::PAGE) as u64;
+            (std::ptr::from_ref(view.region()), off)
+        };
+        let found = self.regions().into_iter().find(|r| std::ptr::eq(Arc::as_ptr(r), wanted.0))?;
+        Some((found, wanted.1))
     }
 
-    /// Releases what is dirty in every region: normal exit.
+    /// Every region that is open now.
+    pub fn regions(&self) -> Vec<Arc<Region>> {
+        lock(&self.regions).iter().filter_map(|e| e.region.upgrade()).collect()
+    }
+
+    /// Releases what is dirty in every region: normal exit. Answers the first failure.
     pub fn release_all(&self) -> Status {
-        Status::OK
+        let results: Vec<Status> = self.regions().iter().map(|r| r.release(0, 0)).collect();
+        results.into_iter().find(|s| !s.is_ok()).unwrap_or(Status::OK)
+    }
+}
+
+fn peer_address(peer: &PeerName) -> Option<(&str, u16)> {
+    match peer {
+        PeerName::Local => None,
+        PeerName::Net { host, port } => Some((host, *port)),
     }
 }

@@ -1,5 +1,16 @@
 //! Engine: regions, pages, faults, write-back. All state and all locks.
 
+pub mod acquire;
+pub mod detector;
 pub mod engine;
+pub mod fault;
+pub mod handler;
+pub mod home;
+pub mod keeper;
 pub mod options;
+pub mod pages;
 pub mod region;
+pub mod selftest;
+pub mod tracker;
+pub mod views;
+pub mod writeback;

@@ -1,58 +1,468 @@
-//! One region.
+//! One region: its memory, its views, its life.
+//!
+//! Memory of a region: the memory file; A, our own mapping of it, which nobody protects or hides; T, the twin with the
+//! last synchronised bytes (policies byte and line); and the views of the application. Only A and T are ever
+//! dereferenced here. Other threads write A at any moment through a view, so it is only touched by raw copies.
+//!
+//! Locks, in the order in which they may be taken: `push` (API calls, signals open) > page locks, ascending (signals
+//! blocked) > `harvest` (signals blocked). The fault path takes page locks and `harvest` only.
 
-use super::options::MapOptions;
-use crate::base::{Result, Status};
+use super::detector::Detector;
+use super::keeper::Keeper;
+use super::options::{MapOptions, OnError, Policy, Through};
+use super::pages::diff::{self, Differ};
+use super::pages::{PageTable, State};
+use super::tracker::{Delivery, Tracker, Tracking};
+use super::views::{self, View};
+use super::writeback::{Outbox, Unsent};
+use crate::base::addr::{PAGE, PageRange, round_up_page};
+use crate::base::config::Backend;
+use crate::base::stats::RegionStats;
+use crate::base::{Error, HomeOff, Result, Status};
+use crate::link::{Access, Health, Link, Opened, RegionKey, Registration};
+use crate::sys::clock::Deadline;
+use crate::sys::mem::{self, Mapping};
+use crate::sys::sync::{Lock, SignalsBlocked};
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A remote region in this process. Dropping the last Arc releases what is dirty and closes it.
-pub struct Region {}
+/// What is needed to make a region.
+pub struct Parts {
+    /// Path to the peer.
+    pub link: Arc<dyn Link>,
+    /// What the peer opened.
+    pub opened: Opened,
+    /// Attributes, complete.
+    pub opts: MapOptions,
+    /// Back end to use.
+    pub backend: Backend,
+}
 
-#[allow(unused_variables)]
+/// A remote region in this process. Dropping the last reference releases what is dirty, stops the region's threads and
+/// gives everything back.
+pub struct Region {
+    name: String,
+    pub(super) opts: MapOptions,
+    pub(super) link: Arc<dyn Link>,
+    pub(super) key: RegionKey,
+    len: u64,
+    pub(super) file: OwnedFd,
+    a: Mapping,
+    t: Option<Mapping>,
+    registrations: Vec<Registration>,
+    pub(super) pages: PageTable,
+    pub(super) tracker: Tracker,
+    pub(super) harvest: Lock,
+    /// Serialises API calls that push or drop; holds their reusable buffers.
+    push: Mutex<Outbox>,
+    pub(super) unsent: Unsent,
+    pub(super) differ: Differ,
+    pub(super) detector: Detector,
+    /// Pages that may be resident; `usize::MAX` for a pinned region.
+    pub(super) budget: usize,
+    pub(super) stats: RegionStats,
+    pub(super) keeper: Keeper,
+    /// Words operated on at the home: page-wise write-back leaves them out.
+    pub(super) home_words: Mutex<BTreeSet<u64>>,
+    pub(super) has_home_words: AtomicBool,
+    status: AtomicI32,
+    failures: AtomicU32,
+    view_slots: Mutex<Vec<ViewSlot>>,
+}
+
+struct ViewSlot {
+    slot: usize,
+    start: usize,
+    pages: PageRange,
+    write: bool,
+    /// Keeps the region alive while the view exists.
+    _keep: Arc<Region>,
+}
+
+/// Failures in a row after which a region is unavailable.
+const FAILURES_TO_UNAVAILABLE: u32 = 8;
+
+fn system(attempt: &str) -> impl Fn(crate::sys::Errno) -> Error + '_ {
+    move |e| Error::new(Status::SYSTEM, attempt, e.to_string())
+}
+
 impl Region {
+    /// Makes the local side of an opened region and starts its threads.
+    pub fn new(parts: Parts) -> Result<Arc<Region>> {
+        let Parts { link, opened, opts, backend } = parts;
+        let name = opened.info.name;
+        let attempt = format!("map region \"{name}\"");
+        let size = usize::try_from(opened.info.len).ok().and_then(round_up_page).filter(|n| *n > 0);
+        let size = size.ok_or_else(|| Error::new(Status::INVALID_ARGUMENT, &attempt, "its length is 0 or too large"))?;
+        let tracker = Tracker::new(backend, opts.through == Through::Exact)
+            .map_err(|why| Error::new(Status::NO_BACKEND, &attempt, why).remedy("run `smc doctor`"))?;
+        let twin = opts.policy != Policy::Page || opts.through == Through::Exact;
+        let budget = budget_pages(size, opts.resident_limit, twin, opts.page_unit.max(tracker.granule() * PAGE) / PAGE);
+        let pinned = budget == usize::MAX;
+        let file = mem::memfd(c"smc-region", size as u64).map_err(system(&attempt))?;
+        let a = private_alias(Mapping::shared(file.as_fd(), 0, size, mem::RW), pinned, opts.page_unit > PAGE).map_err(system(&attempt))?;
+        let t = match twin {
+            true => Some(private_alias(Mapping::anonymous(size, mem::RW), pinned, pinned).map_err(system(&attempt))?),
+            false => None,
+        };
+        // The size is fixed from here on: nobody can truncate pages away under a view.
+        let _ = mem::seal(file.as_fd(), mem::SEAL_SHRINK | mem::SEAL_GROW);
+        let registrations = register(&*link, if pinned { [Some(&a), t.as_ref()] } else { [None, None] })
+            .map_err(|s| Error::of(s, &attempt))?;
+        let region = Arc::new(Region {
+            pages: PageTable::new(size / PAGE),
+            detector: Detector::new(opts.window),
+            keeper: Keeper::new(),
+            differ: diff::best(),
+            home_words: Mutex::default(),
+            has_home_words: AtomicBool::new(false),
+            status: AtomicI32::new(Status::OK.0),
+            failures: AtomicU32::new(0),
+            view_slots: Mutex::default(),
+            push: Mutex::default(),
+            unsent: Unsent::default(),
+            harvest: Lock::new(),
+            stats: RegionStats::new(),
+            key: opened.key,
+            len: opened.info.len,
+            name,
+            opts,
+            link,
+            file,
+            a,
+            t,
+            registrations,
+            tracker,
+            budget,
+        });
+        super::handler::install(region.tracker.delivery).map_err(system("install the fault handler"))?;
+        region.keeper.start(&region)?;
+        Ok(region)
+    }
+
     /// Name at the exporter.
     pub fn name(&self) -> &str {
-        ""
+        &self.name
     }
-    /// Bytes.
+
+    /// Bytes at the home.
     pub fn len(&self) -> u64 {
-        0
+        self.len
     }
+
+    /// True for a region without bytes (never made).
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Options it was opened with.
     pub fn options(&self) -> &MapOptions {
-        unimplemented!()
+        &self.opts
     }
+
+    /// Back end in use.
+    pub fn backend(&self) -> Backend {
+        self.tracker.backend
+    }
+
+    /// The link it uses.
+    pub fn link(&self) -> &dyn Link {
+        &*self.link
+    }
+
+    /// Its name on that link.
+    pub fn key(&self) -> RegionKey {
+        self.key
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> &RegionStats {
+        &self.stats
+    }
+
+    /// Bytes of local memory it occupies now: blocks of the memory file plus resident pages of the twin.
+    pub fn local_bytes(&self) -> u64 {
+        let twin = if self.t.is_some() { self.pages.resident() * PAGE } else { 0 };
+        mem::file_blocks(self.file.as_fd()).unwrap_or(0) + twin as u64
+    }
+
+    /// Bytes of local memory it may occupy; `None` when it is pinned whole.
+    pub fn local_limit(&self) -> Option<u64> {
+        let per_page = if self.t.is_some() { 2 * PAGE } else { PAGE };
+        (self.budget != usize::MAX).then(|| (self.budget * per_page) as u64)
+    }
+
+    /// Whole region, in pages.
+    pub(super) fn all(&self) -> PageRange {
+        PageRange { start: 0, end: self.pages.len() }
+    }
+
+    /// Pages of a byte range, or OUT_OF_RANGE. A length of 0 means "to the end".
+    pub(super) fn range(&self, off: u64, len: u64) -> std::result::Result<PageRange, Status> {
+        let end = if len == 0 { self.len } else { off.checked_add(len).ok_or(Status::OUT_OF_RANGE)? };
+        if off > end || end > (self.pages.len() * PAGE) as u64 {
+            return Err(Status::OUT_OF_RANGE);
+        }
+        Ok(PageRange::covering(off, end - off))
+    }
+
+    /// Bytes of a page that exist at the home: the last page may be partial.
+    pub(super) fn valid_bytes(&self, page: usize) -> usize {
+        self.len.saturating_sub((page * PAGE) as u64).min(PAGE as u64) as usize
+    }
+
+    /// Bytes of a run of pages that exist at the home.
+    pub(super) fn valid_run(&self, r: PageRange) -> usize {
+        self.len.min((r.end * PAGE) as u64).saturating_sub((r.start * PAGE) as u64) as usize
+    }
+
+    /// Address of a page in A.
+    pub(super) fn a_page(&self, page: usize) -> *mut u8 {
+        self.a.ptr().wrapping_add(page * PAGE)
+    }
+
+    /// Address of a page in T, where there is a twin.
+    pub(super) fn t_page(&self, page: usize) -> Option<*mut u8> {
+        self.t.as_ref().map(|t| t.ptr().wrapping_add(page * PAGE))
+    }
+
+    /// Where fetched bytes land first.
+    pub(super) fn landing(&self, page: usize) -> *mut u8 {
+        self.t_page(page).unwrap_or_else(|| self.a_page(page))
+    }
+
+    /// Gives the local memory of hidden, unlocked-by-nobody-else pages back (paged regions).
+    pub(super) fn give_back(&self, r: PageRange) {
+        let (from, len) = (r.start * PAGE, r.len() * PAGE);
+        let _ = mem::punch_hole(self.file.as_fd(), from as u64, len as u64);
+        if let Some(t) = &self.t {
+            let _ = t.advise(from, len, mem::DONTNEED);
+        }
+    }
+
+    /// Offset of a page.
+    pub(super) fn off(&self, page: usize) -> HomeOff {
+        HomeOff((page * PAGE) as u64)
+    }
+
+    /// The moment at which a wait that starts now gives up.
+    pub(super) fn deadline(&self) -> Deadline {
+        Deadline::in_ms(self.opts.wait_ms)
+    }
+
+    /// The buffers of API calls; also what serialises them. Never taken by the fault path or by own threads.
+    pub(super) fn outbox(&self) -> MutexGuard<'_, Outbox> {
+        self.push.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls `f` with every view, pinned.
+    pub(super) fn each_view(&self, _signals: &SignalsBlocked, f: impl FnMut(&View)) {
+        views::each(self, f);
+    }
+
+    /// Pages a paged region keeps free for the next fault: the longest run one fault may bring.
+    pub(super) fn room(&self) -> usize {
+        (self.budget / 8).min(super::detector::MAX_WINDOW).max(self.unit())
+    }
+
+    /// Pages fetched and evicted together.
+    pub(super) fn unit(&self) -> usize {
+        (self.opts.page_unit / PAGE).max(self.tracker.granule())
+    }
+
+    /// True when a failing load raises SIGBUS.
+    pub(super) fn errors_are_sigbus(&self) -> bool {
+        matches!(self.opts.on_error, OnError::Sigbus | OnError::WaitSigbus)
+    }
+
+    /// True when a failing load does not wait for the deadline.
+    pub(super) fn errors_at_once(&self) -> bool {
+        matches!(self.opts.on_error, OnError::Sigbus | OnError::Value)
+    }
+
+    /// OK, or why accesses fail: LINK_DOWN and the like while degraded, the final cause when unavailable.
+    pub fn status(&self) -> Status {
+        match self.link.health(self.key) {
+            Health::Down(s) => s,
+            _ => Status(self.status.load(SeqCst)),
+        }
+    }
+
+    /// Notes the outcome of an operation at the home. Async-signal-safe.
+    pub(super) fn note(&self, s: Status) {
+        if s.is_ok() {
+            if self.failures.load(SeqCst) != 0 {
+                self.failures.store(0, SeqCst);
+                self.status.store(Status::OK.0, SeqCst);
+            }
+            return;
+        }
+        self.failures.fetch_add(1, SeqCst);
+        if self.status.swap(s.0, SeqCst) != s.0 {
+            self.keeper.announce();
+        }
+    }
+
+    /// True once failures have passed the threshold, or the link will not come back.
+    pub fn unavailable(&self) -> bool {
+        self.failures.load(SeqCst) >= FAILURES_TO_UNAVAILABLE || matches!(self.link.health(self.key), Health::Down(_))
+    }
+
+    /// Descriptor that becomes readable when the status changes; owned by the region.
+    pub fn event_fd(&self) -> i32 {
+        self.keeper.event_fd()
+    }
+
     /// Maps `[off, off + len)` (page aligned) as a view for the application and answers its address.
+    ///
     /// `hint` as in mmap; `fixed` replaces what is there. `write` false gives a read-only view.
-    pub fn map_view(self: &std::sync::Arc<Self>, hint: usize, fixed: bool, off: u64, len: usize, write: bool) -> Result<usize> {
-        unimplemented!()
+    pub fn map_view(self: &Arc<Self>, hint: usize, fixed: bool, off: u64, len: usize, write: bool) -> Result<usize> {
+        let attempt = format!("map region \"{}\"", self.name);
+        let bytes = round_up_page(len).filter(|_| len > 0 && off % PAGE as u64 == 0);
+        let range = bytes.and_then(|b| self.range(off, b as u64).ok());
+        let (Some(bytes), Some(range)) = (bytes, range) else {
+            return Err(Error::new(Status::OUT_OF_RANGE, attempt, "offset and length must lie inside the region, offset on a page"));
+        };
+        if write && self.opts.access == Access::ReadOnly {
+            return Err(Error::new(Status::PERMISSION, attempt, "the region was opened read-only"));
+        }
+        let prot = self.tracker.initial_prot(write);
+        let start = place(self.file.as_raw_fd(), hint, fixed, off, bytes, prot).map_err(system(&attempt))?;
+        // SAFETY: the mapping was made a line above and nobody knows it yet.
+        let view = unsafe { Mapping::adopt(start as *mut u8, bytes) };
+        let _ = view.advise(0, bytes, mem::DONTFORK);
+        let _ = view.advise(0, bytes, mem::DONTDUMP);
+        // SAFETY: as above, it is a fresh mapping of the memory file.
+        unsafe { self.tracker.arm(start, bytes) }.map_err(system(&attempt))?;
+        let mut slots = self.view_slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = views::insert(start, range, Arc::as_ptr(self))
+            .ok_or_else(|| Error::new(Status::NO_RESOURCES, &attempt, format!("more than {} views", views::MAX_VIEWS)))?;
+        slots.push(ViewSlot { slot, start, pages: range, write, _keep: self.clone() });
+        Ok(view.forget().0 as usize)
     }
-    /// Takes `[addr, addr + len)` of a view away (whole or a part); releases what is dirty in it first.
-    pub fn unmap_view(&self, addr: usize, len: usize) -> Status {
-        unimplemented!()
+
+    /// Takes the views that lie wholly or partly inside `[addr, addr + len)` away there; the rest of a partly covered
+    /// view stays. What is dirty in them is released first, and the answer says whether that worked.
+    pub fn unmap_view(self: &Arc<Self>, addr: usize, len: usize) -> Status {
+        let end = addr.saturating_add(len);
+        let mut worst = Status::OK;
+        while let Some(v) = self.take_slot(addr, end) {
+            let v_end = v.start + v.pages.len() * PAGE;
+            let (cut, cut_end) = (addr.max(v.start), end.min(v_end));
+            let page = |a: usize| v.pages.start + (a - v.start) / PAGE;
+            let released = self.release_pages(PageRange { start: page(cut), end: page(cut_end) });
+            worst = if released.is_ok() { worst } else { released };
+            // What stays is published before the old view goes: a fault finds one or the other at every moment.
+            for (s, e) in [(v.start, cut), (cut_end, v_end)] {
+                if s < e {
+                    self.put_slot(s, PageRange { start: page(s), end: page(s) + (e - s) / PAGE }, v.write);
+                }
+            }
+            views::remove(v.slot);
+            // SAFETY: the view was ours, is out of the table, and nobody works on it: the pins are gone.
+            let _ = unsafe { mem::munmap(cut, cut_end - cut) };
+        }
+        worst
     }
-    /// All earlier stores in the range are readable at the home when this returns OK.
-    pub fn release(&self, off: u64, len: u64) -> Status {
-        unimplemented!()
+
+    fn take_slot(&self, addr: usize, end: usize) -> Option<ViewSlot> {
+        let mut slots = self.view_slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let i = slots.iter().position(|v| v.start < end && addr < v.start + v.pages.len() * PAGE)?;
+        Some(slots.swap_remove(i))
     }
-    /// Later loads see the home as of now or later; own stores survive.
-    pub fn acquire(&self, off: u64, len: u64) -> Status {
-        unimplemented!()
+
+    fn put_slot(self: &Arc<Self>, start: usize, pages: PageRange, write: bool) {
+        let mut slots = self.view_slots.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = views::insert(start, pages, Arc::as_ptr(self)) {
+            slots.push(ViewSlot { slot, start, pages, write, _keep: self.clone() });
+        }
     }
-    /// Starts bringing pages in.
-    pub fn prefetch(&self, off: u64, len: u64) -> Status {
-        unimplemented!()
+
+    /// First view's address and length, if there is one.
+    pub fn first_view(&self) -> Option<(usize, usize)> {
+        let slots = self.view_slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.first().map(|v| (v.start, v.pages.len() * PAGE))
     }
-    /// Copies region bytes to `dst` through the same pages (pread).
-    ///
-    /// # Safety
-    /// `dst` is valid for `len` writes.
-    pub unsafe fn read(&self, off: u64, dst: *mut u8, len: usize) -> Status {
-        unimplemented!()
+
+    /// True when the page's bytes are here (for tests and the tool).
+    pub fn is_resident(&self, page: usize) -> bool {
+        matches!(self.pages.state(page), State::Resident | State::Busy)
     }
-    /// Copies `src` into the region through the same pages (pwrite).
-    ///
-    /// # Safety
-    /// `src` is valid for `len` reads.
-    pub unsafe fn write(&self, off: u64, src: *const u8, len: usize) -> Status {
-        unimplemented!()
+
+    /// True when stores fault to us one by one.
+    pub(super) fn tracks_by_fault(&self) -> bool {
+        self.tracker.tracking == Tracking::Fault
     }
+
+    /// True when an own thread serves this region's faults.
+    pub(super) fn has_fault_thread(&self) -> bool {
+        self.tracker.delivery == Delivery::Thread
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // No view is left (each holds a reference); what was written without a view may still be dirty.
+        let _ = self.release_pages(self.all());
+        self.keeper.stop();
+        for r in self.registrations.drain(..) {
+            self.link.deregister(r);
+        }
+        self.link.close(self.key);
+    }
+}
+
+/// How many pages may be resident: all of them when they fit the limit, else at least eight units.
+fn budget_pages(size: usize, limit: u64, twin: bool, unit: usize) -> usize {
+    let per_page = if twin { 2 * PAGE } else { PAGE } as u64;
+    let pages = usize::try_from(limit / per_page).unwrap_or(usize::MAX);
+    if size / PAGE <= pages { usize::MAX } else { pages.max(8 * unit).max(32) }
+}
+
+fn private_alias(m: std::result::Result<Mapping, crate::sys::Errno>, populate: bool, huge: bool) -> std::result::Result<Mapping, crate::sys::Errno> {
+    let m = m?;
+    let _ = m.advise(0, m.len(), mem::DONTFORK);
+    let _ = m.advise(0, m.len(), mem::DONTDUMP);
+    if huge {
+        let _ = m.advise(0, m.len(), mem::HUGEPAGE);
+    }
+    if populate {
+        // A kernel before 5.14 does not know it; then pages are allocated on first fetch.
+        let _ = m.advise(0, m.len(), mem::POPULATE_WRITE);
+    }
+    Ok(m)
+}
+
+fn register(link: &dyn Link, maps: [Option<&Mapping>; 2]) -> std::result::Result<Vec<Registration>, Status> {
+    let mut out = Vec::new();
+    for m in maps.into_iter().flatten() {
+        // SAFETY: A and T live as long as the region, which deregisters them first.
+        out.push(unsafe { link.register(m.ptr(), m.len()) }?);
+    }
+    Ok(out)
+}
+
+/// Maps the memory file for a view: at the hint, anywhere, or on a 2 MiB boundary when it is large and the place is free
+/// to choose (one last-level page table per 2 MiB keeps scans and shootdowns few).
+fn place(fd: i32, hint: usize, fixed: bool, off: u64, len: usize, prot: i32) -> std::result::Result<usize, crate::sys::Errno> {
+    const HUGE: usize = 2 << 20;
+    if hint == 0 && !fixed && len >= HUGE {
+        let hole = Mapping::anonymous(len + HUGE, mem::NONE)?;
+        let start = hole.addr().next_multiple_of(HUGE);
+        // SAFETY: replaces a part of the hole reserved a line above.
+        let at = unsafe { mem::mmap(start, len, prot, mem::MAP_SHARED | mem::MAP_FIXED, fd, off) }?;
+        let (base, total) = hole.forget();
+        for (s, e) in [(base as usize, at), (at + len, base as usize + total)] {
+            if s < e {
+                // SAFETY: what is left of the hole on both sides.
+                let _ = unsafe { mem::munmap(s, e - s) };
+            }
+        }
+        return Ok(at);
+    }
+    let flags = mem::MAP_SHARED | if fixed { mem::MAP_FIXED } else { 0 };
+    // SAFETY: a fixed place is the program's own wish, as in mmap(2).
+    unsafe { mem::mmap(hint, len, prot, flags, fd, off) }
 }

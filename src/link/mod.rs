@@ -25,9 +25,20 @@
 //! * Sources of [`Link::post`] belong to the link until the matching [`Link::wait`] has returned.
 //! * Nothing calls upwards: events (revoked, moved, peer dead) are read with [`Link::health`].
 
+pub mod loopback;
+
 use crate::base::stats::LinkStats;
 use crate::base::{Error, HomeOff, Status};
 use crate::sys::clock::Deadline;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+/// Connects to a peer: `None` is this host (exporters are found by region name), otherwise a host and the port of its
+/// management path. `model` is the text of `LIBSMC_LINK`; empty for none.
+pub fn connect(peer: Option<(&str, u16)>, model: &str) -> Result<Arc<dyn Link>, Error> {
+    let _ = (peer, model);
+    Err(Error::of(Status::NOT_SUPPORTED, "connect"))
+}
 
 /// A region as this link knows it; meaningless on another link.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -112,6 +123,20 @@ pub enum AtomicOp {
         /// Value to put there.
         new: u64,
     },
+}
+
+impl AtomicOp {
+    /// Performs the operation on a word of this host's memory; answers the old value.
+    pub fn perform(self, word: &AtomicU64) -> u64 {
+        match self {
+            AtomicOp::Load => word.load(SeqCst),
+            AtomicOp::Store(v) => word.swap(v, SeqCst),
+            AtomicOp::FetchAdd(n) => word.fetch_add(n, SeqCst),
+            AtomicOp::CompareSwap { expected, new } => {
+                word.compare_exchange(expected, new, SeqCst, SeqCst).unwrap_or_else(|old| old)
+            }
+        }
+    }
 }
 
 /// State of a link as seen from outside.

@@ -116,6 +116,46 @@ pub unsafe fn munmap(addr: usize, len: usize) -> Result<(), Errno> {
     unsafe { syscall(libc::SYS_munmap, [addr, len, 0, 0, 0, 0]) }.map(drop)
 }
 
+/// Drop the mapping's pages (their bytes stay in the memory file).
+pub const DONTNEED: i32 = libc::MADV_DONTNEED;
+/// A fork child does not get the mapping.
+pub const DONTFORK: i32 = libc::MADV_DONTFORK;
+/// Core dumps leave the mapping out.
+pub const DONTDUMP: i32 = libc::MADV_DONTDUMP;
+/// A fork child sees zeros.
+pub const WIPEONFORK: i32 = libc::MADV_WIPEONFORK;
+/// Use huge pages where the kernel may.
+pub const HUGEPAGE: i32 = libc::MADV_HUGEPAGE;
+/// Bring all pages in now, writable.
+pub const POPULATE_WRITE: i32 = 23;
+
+/// Seal: the file cannot shrink.
+pub const SEAL_SHRINK: i32 = libc::F_SEAL_SHRINK;
+/// Seal: the file cannot grow.
+pub const SEAL_GROW: i32 = libc::F_SEAL_GROW;
+/// Shared mapping.
+pub const MAP_SHARED: i32 = libc::MAP_SHARED;
+/// Replace what is mapped there.
+pub const MAP_FIXED: i32 = libc::MAP_FIXED;
+
+/// madvise(2) by address. Async-signal-safe.
+///
+/// # Safety
+/// The range must be the caller's, and losing its pages must be what he wants where the advice drops them.
+pub unsafe fn advise(addr: usize, len: usize, advice: i32) -> Result<(), Errno> {
+    // SAFETY: the caller vouches for the range.
+    unsafe { syscall(libc::SYS_madvise, [addr, len, advice as usize, 0, 0, 0]) }.map(drop)
+}
+
+/// mprotect(2) by address. Async-signal-safe.
+///
+/// # Safety
+/// The range must be the caller's.
+pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), Errno> {
+    // SAFETY: the caller vouches for the range.
+    unsafe { syscall(libc::SYS_mprotect, [addr, len, prot as usize, 0, 0, 0]) }.map(drop)
+}
+
 /// A memory file of `len` bytes, close-on-exec, sealable. `name` shows in /proc/PID/maps.
 ///
 /// Tries MFD_NOEXEC_SEAL first (hosts with vm.memfd_noexec=2 refuse anything else), then without (kernels before 6.3).

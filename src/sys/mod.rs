@@ -6,7 +6,12 @@
 
 pub mod clock;
 pub mod errno;
+pub mod event;
 pub mod mem;
+pub mod pagemap;
+pub mod process;
+pub mod signal;
 pub mod sync;
+pub mod uffd;
 
 pub use errno::Errno;

@@ -23,7 +23,7 @@ pub fn futex_wake(word: &AtomicU32, n: u32) {
 
 /// All signals blocked in this thread until dropped; the previous mask then returns. Async-signal-safe.
 pub struct SignalsBlocked {
-    old: u64,
+    old: Option<u64>,
 }
 
 impl SignalsBlocked {
@@ -35,7 +35,12 @@ impl SignalsBlocked {
         let _ = unsafe {
             syscall(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, &raw const all as usize, &raw mut old as usize, 8, 0, 0])
         };
-        SignalsBlocked { old }
+        SignalsBlocked { old: Some(old) }
+    }
+
+    /// For a handler installed with a full mask: the kernel blocked them, and restores them on return.
+    pub const fn in_handler() -> SignalsBlocked {
+        SignalsBlocked { old: None }
     }
 }
 
@@ -47,8 +52,9 @@ impl Default for SignalsBlocked {
 
 impl Drop for SignalsBlocked {
     fn drop(&mut self) {
+        let Some(old) = self.old else { return };
         // SAFETY: restores the mask this object saved.
-        let _ = unsafe { syscall(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, &raw const self.old as usize, 0, 8, 0, 0]) };
+        let _ = unsafe { syscall(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, &raw const old as usize, 0, 8, 0, 0]) };
     }
 }
 

@@ -1,0 +1,270 @@
+//! Giving local copies up: acquire, invalidate and eviction.
+//!
+//! Order, always: lock the pages, hide them, then harvest them. Hiding keeps the mark of a dirty page, so a store
+//! can come before the hiding (and is found) or after it (and faults, and waits for the lock), never between.
+
+use super::options::Policy;
+use super::pages::{Event, State};
+use super::region::Region;
+use super::writeback::{Heat, Outbox};
+use crate::base::addr::{PAGE, PageRange};
+use crate::base::Status;
+use crate::sys::clock::Deadline;
+use crate::sys::sync::SignalsBlocked;
+
+/// Pages dropped per step: one hiding call, one scan, signals blocked meanwhile.
+const STEP: usize = 512;
+
+/// A page's worth of bytes for merging.
+#[repr(align(64))]
+struct Scratch([u8; PAGE]);
+
+/// What happens to a dirty page when its range is dropped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Dirty {
+    /// Own stores survive: merged over the home's bytes (or kept whole under the page policy).
+    Merge,
+    /// It stays, and the caller is told.
+    Refuse,
+}
+
+impl Region {
+    /// Later loads in `[off, off + len)` see the home as of now or later; own unreleased stores survive. A length of 0
+    /// means to the end.
+    pub fn acquire(&self, off: u64, len: u64) -> Status {
+        self.stats.acquires.hit();
+        self.range(off, len).map_or_else(|s| s, |r| self.acquire_pages(r))
+    }
+
+    /// [`Region::acquire`] by pages.
+    pub(super) fn acquire_pages(&self, range: PageRange) -> Status {
+        self.drop_range(range, Dirty::Merge)
+    }
+
+    /// Drops clean pages of the range; DIRTY when it holds unreleased stores, which stay as they are.
+    pub fn invalidate(&self, off: u64, len: u64) -> Status {
+        self.range(off, len).map_or_else(|s| s, |r| self.drop_range(r, Dirty::Refuse))
+    }
+
+    /// Release, then acquire. Hot pages are examined like all others: the acquire needs to know what is dirty.
+    pub fn barrier(&self) -> Status {
+        let released = {
+            let mut outbox = self.outbox();
+            let deadline = self.deadline();
+            self.stats.releases.hit();
+            self.cool_all(self.all());
+            match self.harvest(self.all(), Heat::Cool) {
+                Ok(()) => {
+                    let (_, s) = self.push(self.all(), &mut outbox, deadline);
+                    self.keeper.wait_for_push();
+                    if s.is_ok() { self.fence(deadline) } else { s }
+                }
+                Err(s) => s,
+            }
+        };
+        if released.is_ok() { self.acquire(0, 0) } else { released }
+    }
+
+    fn cool_all(&self, range: PageRange) {
+        let mut at = range.start;
+        while let Some(p) = self.pages.hot.next_set(at, range.end) {
+            // A hot page may have been written at any moment; it is dirty until compared or sent.
+            self.pages.dirty.set(p);
+            self.pages.cool(p, 0);
+            at = p + 1;
+        }
+    }
+
+    fn drop_range(&self, range: PageRange, dirty: Dirty) -> Status {
+        let deadline = self.deadline();
+        let mut worst = Status::OK;
+        let mut at = range.start;
+        while let Some((start, end)) = self.next_local(at, range.end) {
+            let (next, s) = self.drop_step(PageRange { start, end: end.min(start + STEP) }, dirty, deadline);
+            worst = if worst.is_ok() { s } else { worst };
+            if s == Status::TIMED_OUT {
+                return s;
+            }
+            at = next;
+        }
+        worst
+    }
+
+    /// The next run of populated chunks; pages in flight count, since they may carry bytes older than this call.
+    fn next_local(&self, from: usize, end: usize) -> Option<(usize, usize)> {
+        (from < end).then_some((from, end)).filter(|_| self.pages.resident() > 0 || self.any_held(from, end))
+    }
+
+    fn any_held(&self, from: usize, end: usize) -> bool {
+        (from..end).any(|p| self.pages.state(p).is_held())
+    }
+
+    /// Drops a step's worth of pages from `range.start` on; answers where to go on.
+    fn drop_step(&self, range: PageRange, dirty: Dirty, deadline: Deadline) -> (usize, Status) {
+        let signals = SignalsBlocked::new();
+        let run = match self.lock_run(range, deadline) {
+            Ok(Some(run)) => run,
+            Ok(None) => return (range.end, Status::OK),
+            Err(s) => return (range.end, s),
+        };
+        self.each_view(&signals, |v| _ = self.tracker.hide(v, run));
+        self.cool_all(run);
+        let harvested = self.harvest(run, Heat::Hidden);
+        let mut worst = harvested.err().unwrap_or(Status::OK);
+        for p in run.start..run.end {
+            let s = self.drop_page(p, dirty, deadline, worst.is_ok());
+            worst = if worst.is_ok() { s } else { worst };
+        }
+        (run.end, worst)
+    }
+
+    /// Locks the first run of resident pages in `range`. Waits for held pages at its start, clears poisoned ones.
+    fn lock_run(&self, range: PageRange, deadline: Deadline) -> Result<Option<PageRange>, Status> {
+        let mut p = range.start;
+        while p < range.end {
+            match self.pages.lock(p, deadline) {
+                Ok(()) => break,
+                Err(State::Poisoned) => self.clear_poison(p),
+                Err(s) if s.is_held() => return Err(Status::TIMED_OUT),
+                Err(_) => {}
+            }
+            p += 1;
+        }
+        if p >= range.end {
+            return Ok(None);
+        }
+        let mut run = PageRange { start: p, end: p + 1 };
+        while run.end < range.end && self.pages.apply(run.end, Event::Lock).is_ok() {
+            run.end += 1;
+        }
+        Ok(Some(run))
+    }
+
+    fn clear_poison(&self, p: usize) {
+        let signals = SignalsBlocked::new();
+        self.pages.dirty.take(p);
+        self.each_view(&signals, |v| _ = self.tracker.hide(v, PageRange { start: p, end: p + 1 }));
+        // The mark a store left on the poisoned page must not outlive it.
+        let _ = self.harvest(PageRange { start: p, end: p + 1 }, Heat::Hidden);
+        self.pages.dirty.take(p);
+        let _ = self.pages.apply(p, Event::Clear);
+    }
+
+    /// One locked, hidden, harvested page.
+    fn drop_page(&self, p: usize, dirty: Dirty, deadline: Deadline, sound: bool) -> Status {
+        let is_dirty = self.pages.dirty.get(p);
+        if !is_dirty && sound {
+            self.stats.pages_dropped.hit();
+            let _ = self.pages.apply(p, Event::Drop);
+            return Status::OK;
+        }
+        let status = match dirty {
+            _ if !is_dirty => Status::OK,
+            Dirty::Refuse => Status::DIRTY,
+            Dirty::Merge => self.merge_home(p, deadline),
+        };
+        let _ = self.pages.apply(p, Event::Unlock);
+        status
+    }
+
+    /// The home's bytes wherever this process has not stored since the last synchronisation; its own stores elsewhere.
+    /// Without a twin (page policy) this process is the page's only writer and the page is right as it is.
+    fn merge_home(&self, p: usize, deadline: Deadline) -> Status {
+        let Some(twin) = self.t_page(p) else { return Status::OK };
+        if self.unsent.has(p) {
+            // Its stores are only in the twin's books now; they must reach the home before the page may change.
+            return Status::LINK_DOWN;
+        }
+        let mut home = Scratch([0; PAGE]);
+        let len = self.valid_bytes(p);
+        // SAFETY: home is a page of our own; the page is locked.
+        let s = unsafe { self.link.fetch(self.key, self.off(p), home.0.as_mut_ptr(), len, deadline) };
+        self.note(s);
+        if !s.is_ok() {
+            return s;
+        }
+        let whole_lines = self.opts.policy == Policy::Line;
+        let page = self.a_page(p);
+        let unit = if whole_lines { super::pages::diff::LINE } else { 1 };
+        for (i, fresh) in home.0.get(..len).unwrap_or(&[]).chunks(unit).enumerate() {
+            // SAFETY: the page is hidden and locked: nobody else touches A or T here; i * unit < len <= PAGE.
+            let (a, t) = unsafe { (page.add(i * unit), twin.add(i * unit)) };
+            // SAFETY: as above, `fresh.len()` bytes from there are inside the page.
+            unsafe { merge_piece(a, t, fresh) };
+        }
+        Status::OK
+    }
+
+    /// Evicts up to `want` pages starting the search at `hand`; answers the new hand and how many went. Called by the
+    /// region's keeper only: `out` is its own.
+    pub(super) fn evict(&self, hand: usize, want: usize, out: &mut Outbox) -> (usize, usize) {
+        let (mut at, mut gone, mut looked) = (hand % self.pages.len().max(1), 0, 0);
+        while gone < want && looked < self.pages.len() {
+            let end = (at + STEP.min(want.max(16))).min(self.pages.len());
+            let (next, n) = self.evict_step(PageRange { start: at, end }, out);
+            gone += n;
+            looked += next - at;
+            at = if next >= self.pages.len() { 0 } else { next };
+        }
+        (at, gone)
+    }
+
+    fn evict_step(&self, range: PageRange, out: &mut Outbox) -> (usize, usize) {
+        let deadline = self.deadline();
+        let Some(run) = self.push_run_clean(range, out, deadline) else { return (range.end, 0) };
+        let signals = SignalsBlocked::new();
+        let Some(run) = self.try_lock_run(run) else { return (range.end, 0) };
+        self.each_view(&signals, |v| _ = self.tracker.hide(v, run));
+        self.cool_all(run);
+        let sound = self.harvest(run, Heat::Hidden).is_ok();
+        let mut gone = 0;
+        for p in run.start..run.end {
+            // Written again since the push: stays for a later round. Its bytes are in A, so showing it again is cheap.
+            let stays = !sound || self.pages.dirty.get(p);
+            if !stays {
+                self.give_back(PageRange { start: p, end: p + 1 });
+                gone += 1;
+            }
+            let _ = self.pages.apply(p, if stays { Event::Unlock } else { Event::Drop });
+        }
+        self.stats.pages_evicted.add(gone as u64);
+        (run.end, gone)
+    }
+
+    /// Writes the first resident run of `range` back, so that dropping it needs no network.
+    fn push_run_clean(&self, range: PageRange, out: &mut Outbox, deadline: Deadline) -> Option<PageRange> {
+        let resident = |p: &usize| self.pages.state(*p) == State::Resident;
+        let start = (range.start..range.end).find(resident)?;
+        let end = (start..range.end).find(|p| !resident(p)).unwrap_or(range.end);
+        let run = PageRange { start, end };
+        self.cool_all(run);
+        self.harvest(run, Heat::Cool).ok()?;
+        let (sent, status) = self.push(run, out, deadline);
+        let fenced = sent == 0 || self.fence(deadline).is_ok();
+        (status.is_ok() && fenced).then_some(run)
+    }
+
+    fn try_lock_run(&self, range: PageRange) -> Option<PageRange> {
+        let start = (range.start..range.end).find(|p| self.pages.apply(*p, Event::Lock).is_ok())?;
+        let mut end = start + 1;
+        while end < range.end && self.pages.apply(end, Event::Lock).is_ok() {
+            end += 1;
+        }
+        Some(PageRange { start, end })
+    }
+}
+
+/// Where the own bytes equal the twin's, both take the home's; elsewhere the twin alone learns what the home has.
+///
+/// # Safety
+/// `a` and `t` are valid for `fresh.len()` bytes and nobody else touches them.
+unsafe fn merge_piece(a: *mut u8, t: *mut u8, fresh: &[u8]) {
+    // SAFETY: the caller vouches for both.
+    let own = unsafe { std::slice::from_raw_parts_mut(a, fresh.len()) };
+    // SAFETY: as above; the two pages do not overlap.
+    let twin = unsafe { std::slice::from_raw_parts_mut(t, fresh.len()) };
+    if own == twin {
+        own.copy_from_slice(fresh);
+    }
+    twin.copy_from_slice(fresh);
+}

@@ -1,0 +1,372 @@
+//! A touch of a page that is not shown, or a store to one that is protected: bring it, show it.
+//!
+//! Everything here may run in a signal handler of the application's thread: no allocation, no lock but page locks and
+//! the harvest lock, every wait with a limit.
+
+use super::pages::{Event, State};
+use super::region::Region;
+use super::views::View;
+use crate::base::addr::{PAGE, PageRange};
+use crate::base::{HomeOff, Status};
+use crate::sys::clock::{Deadline, nap};
+use crate::sys::sync::SignalsBlocked;
+
+/// How a fault ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Served {
+    /// The access will succeed when it is tried again.
+    Retry,
+    /// The access must fail with SIGBUS.
+    Bus,
+}
+
+impl Region {
+    /// Serves a fault at `page` of `view`. `write` tells the access; `present` that the page was shown and the store
+    /// was stopped by its protection (fault tracking).
+    pub(super) fn serve(&self, signals: &SignalsBlocked, view: &View, page: usize, write: bool) -> Served {
+        let deadline = self.deadline();
+        loop {
+            let state = self.pages.state(page);
+            let done = match state {
+                State::Remote => self.bring_and_show(signals, view, page, write, deadline),
+                State::Poisoned => self.show_poisoned(view, page),
+                State::Fetching | State::Busy => {
+                    self.pages.wait(page, deadline);
+                    None
+                }
+                State::Resident => self.show_resident(signals, view, page, write, deadline),
+            };
+            if let Some(served) = done {
+                return served;
+            }
+            if deadline.passed() && state.is_held() {
+                return self.give_up(view, page);
+            }
+        }
+    }
+
+    /// Makes a page resident without showing it: for reads and writes through a descriptor.
+    pub(super) fn ensure(&self, page: usize, deadline: Deadline) -> Result<(), Status> {
+        loop {
+            match self.pages.state(page) {
+                State::Resident => return Ok(()),
+                State::Poisoned => return Err(Status::POISONED),
+                State::Remote => match self.bring(page, deadline) {
+                    Ok(_) => {}
+                    Err(Status::BUSY) => {}
+                    Err(s) => return Err(s),
+                },
+                State::Fetching | State::Busy => {
+                    self.pages.wait(page, deadline);
+                    if deadline.passed() {
+                        return Err(Status::TIMED_OUT);
+                    }
+                }
+            }
+        }
+    }
+
+    fn bring_and_show(&self, signals: &SignalsBlocked, view: &View, page: usize, write: bool, deadline: Deadline) -> Option<Served> {
+        match self.claim(page, deadline) {
+            Err(Status::BUSY) => return None,
+            Err(_) => return Some(self.give_up(view, page)),
+            Ok(run) => match self.fetch_run(run, deadline) {
+                Ok(()) => {
+                    self.stats.faults.hit();
+                    self.show_run(signals, view, run, page, write);
+                    self.finish(run);
+                    self.detector.brought(run.start, run.end);
+                }
+                Err(s) => return Some(self.fail_run(view, run, page, s)),
+            },
+        }
+        Some(Served::Retry)
+    }
+
+    /// Brings the unit of `page` into A and leaves it hidden. `Err(BUSY)`: somebody else was faster, look again.
+    pub(super) fn bring(&self, page: usize, deadline: Deadline) -> Result<PageRange, Status> {
+        let _signals = SignalsBlocked::new();
+        let run = self.claim(page, deadline)?;
+        match self.fetch_run(run, deadline) {
+            Ok(()) => {
+                self.finish(run);
+                Ok(run)
+            }
+            Err(s) => {
+                self.abandon(run);
+                Err(s)
+            }
+        }
+    }
+
+    /// Brings the REMOTE pages of `[start, end)` and shows them, clean, in every view. For prefetch on own threads.
+    pub(super) fn prefetch_step(&self, start: usize, end: usize) -> Result<(), Status> {
+        let deadline = self.deadline();
+        let mut at = start;
+        while at < end {
+            let signals = SignalsBlocked::new();
+            if self.pages.apply(at, Event::BeginFetch).is_err() {
+                at += 1;
+                continue;
+            }
+            let mut run = PageRange { start: at, end: at + 1 };
+            while run.end < end && self.pages.apply(run.end, Event::BeginFetch).is_ok() {
+                run.end += 1;
+            }
+            if let Err(s) = self.fetch_run(run, deadline) {
+                self.abandon(run);
+                return Err(s);
+            }
+            self.each_view(&signals, |v| _ = self.tracker.admit(v, run, true));
+            self.finish(run);
+            at = run.end;
+        }
+        Ok(())
+    }
+
+    /// Chooses the run of pages to bring for a fault at `page` and takes all of them to FETCHING: the page's unit, or
+    /// the read window, as far as the neighbours are REMOTE.
+    fn claim(&self, page: usize, deadline: Deadline) -> Result<PageRange, Status> {
+        let unit = self.unit();
+        let window = self.detector.window(page, unit).min(self.room());
+        self.make_room(window, deadline)?;
+        self.pages.apply(page, Event::BeginFetch).map_err(|_| Status::BUSY)?;
+        let unit_start = page - page % unit;
+        let mut run = PageRange { start: page, end: page + 1 };
+        while run.start > unit_start && self.pages.apply(run.start - 1, Event::BeginFetch).is_ok() {
+            run.start -= 1;
+        }
+        let end = (unit_start + window).max(page + 1).min(self.pages.len());
+        while run.end < end && self.pages.apply(run.end, Event::BeginFetch).is_ok() {
+            run.end += 1;
+        }
+        Ok(run)
+    }
+
+    /// A paged region waits here, within the deadline, until the keeper has evicted enough.
+    fn make_room(&self, window: usize, deadline: Deadline) -> Result<(), Status> {
+        if self.budget == usize::MAX {
+            return Ok(());
+        }
+        let hard = self.budget + self.budget / 16;
+        while self.pages.resident() + window > hard.max(window) {
+            self.keeper.kick();
+            if deadline.passed() {
+                return Err(Status::TIMED_OUT);
+            }
+            nap(20_000);
+        }
+        if self.pages.resident() + window > self.budget {
+            self.keeper.kick();
+        }
+        Ok(())
+    }
+
+    /// The home's bytes into A (and T). Rides short drops out until the deadline.
+    fn fetch_run(&self, run: PageRange, deadline: Deadline) -> Result<(), Status> {
+        let status = loop {
+            let s = self.fetch_once(run, deadline);
+            self.note(s);
+            if s.is_ok() || !s.is_transient() || self.errors_at_once() || deadline.passed() {
+                break s;
+            }
+            nap(200_000);
+        };
+        if status.is_ok() {
+            self.stats.pages_fetched.add(run.len() as u64);
+            self.stats.pages_prefetched.add(run.len() as u64 - 1);
+            self.stats.bytes_fetched.add(self.valid_run(run) as u64);
+        } else {
+            self.stats.fetch_errors.hit();
+        }
+        status.ok()
+    }
+
+    fn fetch_once(&self, run: PageRange, deadline: Deadline) -> Status {
+        let len = self.valid_run(run);
+        let to = self.landing(run.start);
+        // SAFETY: the run lies inside A and T, and FETCHING makes this thread their only user.
+        let s = unsafe { self.link.fetch(self.key, self.off(run.start), to, len, deadline) };
+        if s.is_ok() && self.t_page(run.start).is_some() {
+            // SAFETY: as above; T was filled by the fetch.
+            unsafe { std::ptr::copy_nonoverlapping(to, self.a_page(run.start), len) };
+        }
+        s
+    }
+
+    /// Shows a fetched run: all clean, except the faulting page of a store, which would fault again at once.
+    fn show_run(&self, signals: &SignalsBlocked, view: &View, run: PageRange, page: usize, write: bool) {
+        let this = PageRange { start: page, end: page + 1 };
+        if write {
+            for part in [PageRange { start: run.start, end: page }, PageRange { start: page + 1, end: run.end }] {
+                if !part.is_empty() {
+                    let _ = self.tracker.admit(view, part, true);
+                }
+            }
+            self.admit_written(signals, view, this);
+        } else {
+            let _ = self.tracker.admit(view, run, true);
+        }
+    }
+
+    /// Shows pages that may be written without a further fault: the books say so first.
+    fn admit_written(&self, signals: &SignalsBlocked, view: &View, range: PageRange) {
+        if self.tracks_by_fault() {
+            let _guard = self.harvest.lock(signals);
+            self.pages.written.set_range(range.start, range.end);
+            let _ = self.tracker.admit(view, range, false);
+        } else {
+            let _ = self.tracker.admit(view, range, false);
+        }
+    }
+
+    /// The page is here but the access faulted: another thread was faster, another view shows it, the kernel reclaimed
+    /// the mapping, or a store met the protection. Never fetched again: that would overwrite new stores.
+    fn show_resident(&self, signals: &SignalsBlocked, view: &View, page: usize, write: bool, deadline: Deadline) -> Option<Served> {
+        if self.pages.lock(page, deadline).is_err() {
+            return None;
+        }
+        self.stats.spurious_faults.hit();
+        let this = PageRange { start: page, end: page + 1 };
+        if !self.tracks_by_fault() {
+            // Whether it was dirty when its mapping went is unknown here: showing it as written is the safe side.
+            let _ = self.tracker.admit(view, this, false);
+        } else if write {
+            self.let_through(signals, view, page);
+        } else {
+            let clean = !self.pages.written.get(page);
+            let _ = self.tracker.admit(view, this, clean);
+        }
+        let _ = self.pages.apply(page, Event::Unlock);
+        Some(Served::Retry)
+    }
+
+    /// A store under fault tracking: mark, then unprotect, the resident pages of the granule.
+    fn let_through(&self, signals: &SignalsBlocked, view: &View, page: usize) {
+        let g = self.tracker.granule();
+        let block = PageRange { start: page - page % g, end: page - page % g + g }.intersect(view.pages);
+        let mut run = PageRange { start: page, end: page + 1 };
+        while run.end < block.end && self.pages.apply(run.end, Event::Lock).is_ok() {
+            run.end += 1;
+        }
+        {
+            let _guard = self.harvest.lock(signals);
+            self.pages.written.set_range(run.start, run.end);
+            let _ = self.tracker.admit(view, run, false);
+            let _ = self.tracker.unprotect(view, run);
+        }
+        (page + 1..run.end).for_each(|p| _ = self.pages.apply(p, Event::Unlock));
+    }
+
+    fn show_poisoned(&self, view: &View, page: usize) -> Option<Served> {
+        if self.errors_are_sigbus() {
+            return Some(self.raise(view, page));
+        }
+        let _ = self.tracker.admit(view, PageRange { start: page, end: page + 1 }, true);
+        Some(Served::Retry)
+    }
+
+    fn finish(&self, run: PageRange) {
+        (run.start..run.end).for_each(|p| _ = self.pages.apply(p, Event::Fetched));
+    }
+
+    fn abandon(&self, run: PageRange) {
+        (run.start..run.end).for_each(|p| _ = self.pages.apply(p, Event::FetchAbandoned));
+    }
+
+    /// The fetch failed for good: the page shows the error value or the access fails; its neighbours are as before.
+    fn fail_run(&self, view: &View, run: PageRange, page: usize, _why: Status) -> Served {
+        (run.start..run.end).filter(|p| *p != page).for_each(|p| _ = self.pages.apply(p, Event::FetchAbandoned));
+        if self.errors_are_sigbus() {
+            let served = self.raise(view, page);
+            let _ = self.pages.apply(page, if self.has_fault_thread() { Event::FetchFailed } else { Event::FetchAbandoned });
+            return served;
+        }
+        self.fill_error_value(page);
+        let _ = self.tracker.admit(view, PageRange { start: page, end: page + 1 }, true);
+        let _ = self.pages.apply(page, Event::FetchFailed);
+        Served::Retry
+    }
+
+    fn fill_error_value(&self, page: usize) {
+        self.stats.pages_poisoned.hit();
+        // SAFETY: the page lies inside A and FETCHING makes this thread its only user.
+        unsafe { std::ptr::write_bytes(self.a_page(page), self.opts.error_byte, PAGE) };
+    }
+
+    /// SIGBUS for the toucher: by the kernel where a thread serves, by the handler's chain elsewhere.
+    fn raise(&self, view: &View, page: usize) -> Served {
+        if self.has_fault_thread() {
+            self.stats.pages_poisoned.hit();
+            if !self.tracker.poison(view, PageRange { start: page, end: page + 1 }) {
+                self.fill_error_value(page);
+                let _ = self.tracker.admit(view, PageRange { start: page, end: page + 1 }, true);
+            }
+        }
+        Served::Bus
+    }
+
+    /// Somebody holds the page beyond every limit: fail this access, leave the page to its holder.
+    fn give_up(&self, view: &View, page: usize) -> Served {
+        self.stats.fetch_errors.hit();
+        if self.has_fault_thread() { self.raise(view, page) } else { Served::Bus }
+    }
+
+    /// Copies region bytes to `dst` through the same pages (pread). Resident stores of this process are seen.
+    ///
+    /// # Safety
+    /// `dst` is valid for `len` writes.
+    pub unsafe fn read(&self, off: u64, dst: *mut u8, len: usize) -> Status {
+        self.each_piece(off, len, |page, at, done, n| {
+            // SAFETY: page + at .. + n lies inside A; done + n <= len by each_piece; the caller vouches for dst.
+            unsafe { std::ptr::copy_nonoverlapping(self.a_page(page).add(at), dst.add(done), n) };
+            false
+        })
+    }
+
+    /// Copies `src` into the region through the same pages (pwrite); at the home by the next release.
+    ///
+    /// # Safety
+    /// `src` is valid for `len` reads.
+    pub unsafe fn write(&self, off: u64, src: *const u8, len: usize) -> Status {
+        if self.opts.access == crate::link::Access::ReadOnly {
+            return Status::PERMISSION;
+        }
+        self.each_piece(off, len, |page, at, done, n| {
+            // SAFETY: as in `read`, in the other direction.
+            unsafe { std::ptr::copy_nonoverlapping(src.add(done), self.a_page(page).add(at), n) };
+            true
+        })
+    }
+
+    /// Calls `f(page, offset in page, bytes done, bytes)` for each piece of `[off, off + len)`, the page locked and resident.
+    /// `f` says whether it wrote.
+    fn each_piece(&self, off: u64, len: usize, f: impl Fn(usize, usize, usize, usize) -> bool) -> Status {
+        if off.checked_add(len as u64).is_none_or(|end| end > self.len()) {
+            return Status::OUT_OF_RANGE;
+        }
+        let deadline = self.deadline();
+        let mut done = 0;
+        while done < len {
+            let at = HomeOff(off).plus(done);
+            let (page, within) = (at.page().0, (at.0 % PAGE as u64) as usize);
+            let n = (PAGE - within).min(len - done);
+            if let Err(s) = self.ensure(page, deadline) {
+                return s;
+            }
+            let _signals = SignalsBlocked::new();
+            if self.pages.lock(page, deadline).is_err() {
+                if deadline.passed() {
+                    return Status::TIMED_OUT;
+                }
+                continue;
+            }
+            if f(page, within, done, n) {
+                self.pages.dirty.set(page);
+            }
+            let _ = self.pages.apply(page, Event::Unlock);
+            done += n;
+        }
+        Status::OK
+    }
+}

@@ -1,0 +1,305 @@
+//! The region's own threads: one that keeps it within its limits, and, under the thread back end, one that serves its
+//! faults. They start with the region and end before it; all signals are blocked in them; they keep a descriptor table
+//! of their own, so that a program that closes every descriptor cannot blind them.
+//!
+//! The keeper never takes the lock of API calls: a signal handler of the application may wait for the keeper while its
+//! own thread is inside such a call.
+
+use super::options::Through;
+use super::region::Region;
+use super::writeback::{Heat, Outbox};
+use crate::base::addr::PAGE;
+use crate::base::{Error, Result, Status};
+use crate::sys::clock::{self, nap};
+use crate::sys::event::EventFd;
+use crate::sys::process::private_descriptors;
+use crate::sys::sync::{SignalsBlocked, futex_wait, futex_wake};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// Called on an own thread when a region's status changes: (region, status).
+pub type StatusHandler = Box<dyn Fn(&Region, Status) + Send>;
+
+/// Bound of bounded write-through: a store is on its way to the home at the latest this much later.
+pub const THROUGH_BOUND_MS: u64 = 1;
+/// Longest run one prefetch request brings before it looks at the limits again.
+const PREFETCH_STEP: usize = 64;
+
+/// Shared between a region and its keeper thread.
+pub struct Keeper {
+    wake: AtomicU32,
+    stop: AtomicBool,
+    /// Odd while the keeper pushes.
+    pushing: AtomicU64,
+    unfenced: AtomicBool,
+    announced: AtomicBool,
+    event: Mutex<Option<std::sync::Arc<EventFd>>>,
+    stop_event: Mutex<Option<std::sync::Arc<EventFd>>>,
+    handler: Mutex<Option<StatusHandler>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    wanted: Mutex<Vec<(usize, usize)>>,
+}
+
+/// The region as its own threads see it: joined before the region goes.
+struct Owner(*const Region);
+
+// SAFETY: `Keeper::stop`, called by the region's drop, joins every thread that holds an Owner.
+unsafe impl Send for Owner {}
+
+impl Owner {
+    fn region(&self) -> &Region {
+        // SAFETY: see the Send impl: the region outlives its threads.
+        unsafe { &*self.0 }
+    }
+}
+
+fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Keeper {
+    pub(super) fn new() -> Keeper {
+        Keeper {
+            wake: AtomicU32::new(0),
+            stop: AtomicBool::new(false),
+            pushing: AtomicU64::new(0),
+            unfenced: AtomicBool::new(false),
+            announced: AtomicBool::new(false),
+            event: Mutex::default(),
+            stop_event: Mutex::default(),
+            handler: Mutex::default(),
+            threads: Mutex::default(),
+            wanted: Mutex::default(),
+        }
+    }
+
+    /// Starts the region's threads.
+    pub(super) fn start(&self, region: &std::sync::Arc<Region>) -> Result<()> {
+        let attempt = "start the region's threads";
+        let fail = |e: &dyn std::fmt::Display| Error::new(Status::NO_RESOURCES, attempt, e.to_string());
+        *lock(&self.event) = Some(std::sync::Arc::new(EventFd::new().map_err(|e| fail(&e))?));
+        *lock(&self.stop_event) = Some(std::sync::Arc::new(EventFd::new().map_err(|e| fail(&e))?));
+        let owner = Owner(std::sync::Arc::as_ptr(region));
+        self.spawn("smc-keeper", move || keep(owner.region())).map_err(|e| fail(&e))?;
+        if region.has_fault_thread() {
+            let owner = Owner(std::sync::Arc::as_ptr(region));
+            self.spawn("smc-fault", move || super::handler::serve_faults(owner.region())).map_err(|e| {
+                self.stop();
+                fail(&e)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn spawn(&self, name: &str, f: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+        // The new thread inherits the mask: no signal of the program ever runs on it.
+        let _signals = SignalsBlocked::new();
+        let t = std::thread::Builder::new().name(name.into()).stack_size(256 << 10).spawn(f)?;
+        lock(&self.threads).push(t);
+        Ok(())
+    }
+
+    /// Ends the threads; returns when they have ended.
+    pub(super) fn stop(&self) {
+        self.stop.store(true, SeqCst);
+        self.kick();
+        if let Some(e) = &*lock(&self.stop_event) {
+            e.set();
+        }
+        for t in lock(&self.threads).drain(..) {
+            let _ = t.join();
+        }
+    }
+
+    /// Lets the keeper look at the limits now. Async-signal-safe.
+    pub(super) fn kick(&self) {
+        self.wake.fetch_add(1, SeqCst);
+        futex_wake(&self.wake, 1);
+    }
+
+    /// The status changed: the keeper tells the program. Async-signal-safe.
+    pub(super) fn announce(&self) {
+        self.announced.store(true, SeqCst);
+        self.kick();
+    }
+
+    /// Something was delivered and not yet fenced.
+    pub(super) fn note_unfenced(&self) {
+        self.unfenced.store(true, SeqCst);
+    }
+
+    /// True when something was delivered and not fenced; the caller fences it.
+    pub(super) fn take_unfenced(&self) -> bool {
+        self.unfenced.swap(false, SeqCst)
+    }
+
+    /// Returns when a push that the keeper had begun before this call is over.
+    pub(super) fn wait_for_push(&self) {
+        let seen = self.pushing.load(SeqCst);
+        while seen % 2 == 1 && self.pushing.load(SeqCst) == seen {
+            nap(20_000);
+        }
+    }
+
+    pub(super) fn event_fd(&self) -> i32 {
+        lock(&self.event).as_ref().map_or(-1, |e| e.raw_fd())
+    }
+
+    /// The event that ends the fault thread.
+    pub(super) fn stop_fd(&self) -> i32 {
+        lock(&self.stop_event).as_ref().map_or(-1, |e| e.raw_fd())
+    }
+
+    pub(super) fn stopping(&self) -> bool {
+        self.stop.load(SeqCst)
+    }
+}
+
+impl Region {
+    /// Starts bringing the pages of `[off, off + len)` in and returns; a length of 0 means to the end. A hint: what
+    /// does not fit the resident limit, or fails, is brought when it is touched.
+    pub fn prefetch(&self, off: u64, len: u64) -> Status {
+        match self.range(off, len) {
+            Ok(r) => {
+                lock(&self.keeper.wanted).push((r.start, r.end));
+                self.keeper.kick();
+                Status::OK
+            }
+            Err(s) => s,
+        }
+    }
+
+    /// Sets the function called, on an own thread, when the status changes; `None` takes it away. It may call any
+    /// function of the region but must not end it.
+    pub fn on_status(&self, f: Option<StatusHandler>) {
+        *lock(&self.keeper.handler) = f;
+    }
+
+    fn push_all(&self, out: &mut Outbox) {
+        self.keeper.pushing.fetch_add(1, SeqCst);
+        if self.harvest(self.all(), Heat::Ignore).is_ok() {
+            let (sent, _) = self.push(self.all(), out, self.deadline());
+            if sent > 0 {
+                let _ = self.fence(self.deadline());
+            }
+        }
+        self.keeper.pushing.fetch_add(1, SeqCst);
+    }
+}
+
+/// What the keeper remembers between its rounds.
+#[derive(Default)]
+struct Round {
+    out: Outbox,
+    hand: usize,
+    last_push: u64,
+    last_acquire: u64,
+}
+
+fn keep(region: &Region) {
+    let [uffd, pagemap] = region.tracker.raw_fds();
+    let _ = private_descriptors(&[uffd, pagemap, region.keeper.event_fd(), region.file.as_raw_fd()]);
+    let tick_ns = tick_ms(region).saturating_mul(1_000_000);
+    let mut round = Round { last_push: clock::now(), last_acquire: clock::now(), ..Round::default() };
+    while !region.keeper.stopping() {
+        let seen = region.keeper.wake.load(SeqCst);
+        make_room(region, &mut round);
+        write_back(region, &mut round);
+        refresh(region, &mut round);
+        bring_wanted(region);
+        tell(region);
+        if region.keeper.wake.load(SeqCst) == seen {
+            let _ = futex_wait(&region.keeper.wake, seen, tick_ns);
+        }
+    }
+}
+
+/// How often the keeper must look without being asked.
+fn tick_ms(region: &Region) -> u64 {
+    let o = &region.opts;
+    let mut t = 1000;
+    if o.through == Through::Bounded {
+        t = THROUGH_BOUND_MS;
+    }
+    if o.age_ms > 0 {
+        t = t.min((o.age_ms / 4).max(1));
+    }
+    if o.dirty_limit > 0 {
+        t = t.min(10);
+    }
+    if o.acquire_ms > 0 {
+        t = t.min(o.acquire_ms.max(1));
+    }
+    t
+}
+
+fn make_room(region: &Region, round: &mut Round) {
+    if region.budget == usize::MAX {
+        return;
+    }
+    let room = region.room();
+    let mut target = region.budget - room;
+    while region.pages.resident() > target && !region.keeper.stopping() {
+        // Once at work, make more room than was asked for: evicting in bulk is cheap, waking up is not.
+        target = region.budget - 2 * room;
+        let want = (region.pages.resident() - target).clamp(1, 256);
+        region.keeper.pushing.fetch_add(1, SeqCst);
+        let (hand, gone) = region.evict(round.hand, want, &mut round.out);
+        region.keeper.pushing.fetch_add(1, SeqCst);
+        round.hand = hand;
+        if gone == 0 {
+            // Everything is held or being written; the next kick comes soon.
+            nap(200_000);
+            return;
+        }
+    }
+}
+
+fn write_back(region: &Region, round: &mut Round) {
+    let o = &region.opts;
+    let due_age = o.age_ms > 0 && clock::now() >= round.last_push + o.age_ms.saturating_mul(500_000);
+    let mut due = o.through == Through::Bounded || due_age;
+    if !due && o.dirty_limit > 0 {
+        let _ = region.harvest(region.all(), Heat::Ignore);
+        due = (region.pages.dirty.count(0, region.pages.len()) * PAGE) as u64 >= o.dirty_limit;
+    }
+    if due {
+        region.push_all(&mut round.out);
+        round.last_push = clock::now();
+    }
+}
+
+fn refresh(region: &Region, round: &mut Round) {
+    let every = region.opts.acquire_ms.saturating_mul(1_000_000);
+    if every > 0 && clock::now() >= round.last_acquire + every {
+        let _ = region.acquire_pages(region.all());
+        round.last_acquire = clock::now();
+    }
+}
+
+fn bring_wanted(region: &Region) {
+    while let Some((start, end)) = { lock(&region.keeper.wanted).pop() } {
+        let mut at = start;
+        while at < end && !region.keeper.stopping() {
+            let full = region.budget != usize::MAX && region.pages.resident() + PREFETCH_STEP > region.budget;
+            if full || region.prefetch_step(at, end.min(at + PREFETCH_STEP)).is_err() {
+                break;
+            }
+            at += PREFETCH_STEP;
+        }
+    }
+}
+
+fn tell(region: &Region) {
+    if !region.keeper.announced.swap(false, SeqCst) {
+        return;
+    }
+    if let Some(e) = &*lock(&region.keeper.event) {
+        e.set();
+    }
+    if let Some(f) = &*lock(&region.keeper.handler) {
+        f(region, region.status());
+    }
+}

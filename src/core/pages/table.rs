@@ -1,0 +1,265 @@
+//! The page table of a region: applies [`super::state::next`] atomically, lets threads wait for a held page, and keeps
+//! each page's heat. Everything here is async-signal-safe after construction.
+//!
+//! One `AtomicU32` per 4 KiB page: bits 0..2 the state, bit 3 "somebody waits", bits 8..15 heat (consecutive epochs in
+//! which the page was dirty), bits 16..23 epochs since it turned hot, bits 24..31 the last dirty epoch of its chunk.
+
+use super::bitmap::Bitmap;
+use super::state::{Event, State, next};
+use crate::sys::clock::Deadline;
+use crate::sys::sync::{futex_wait, futex_wake};
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+const STATE: u32 = 7;
+const WAITERS: u32 = 8;
+const HEAT_SHIFT: u32 = 8;
+const AGE_SHIFT: u32 = 16;
+const EPOCH_SHIFT: u32 = 24;
+const BYTE: u32 = 0xff;
+
+/// Pages per chunk of the residency count: 2 MiB, the reach of one last-level page table.
+pub const CHUNK: usize = 512;
+
+/// States and bits of all pages of one region.
+#[derive(Debug)]
+pub struct PageTable {
+    words: Box<[AtomicU32]>,
+    /// Pages with stores that the home does not have: who takes the bit must push the page.
+    pub dirty: Bitmap,
+    /// Pages that may be written without a fault (synchronous tracking only); guarded by the harvest lock.
+    pub written: Bitmap,
+    /// Pages that stay writable across releases and are always sent or compared.
+    pub hot: Bitmap,
+    chunks: Box<[Chunk]>,
+    resident: AtomicU32,
+}
+
+/// What is counted per 2 MiB.
+#[derive(Default, Debug)]
+struct Chunk {
+    /// Pages that occupy local memory.
+    resident: AtomicU32,
+    /// Releases that covered the chunk, modulo 2^32.
+    epoch: AtomicU32,
+}
+
+impl PageTable {
+    /// `pages` pages, all REMOTE. Allocates.
+    pub fn new(pages: usize) -> PageTable {
+        PageTable {
+            words: (0..pages).map(|_| AtomicU32::new(0)).collect(),
+            dirty: Bitmap::new(pages),
+            written: Bitmap::new(pages),
+            hot: Bitmap::new(pages),
+            chunks: (0..pages.div_ceil(CHUNK)).map(|_| Chunk::default()).collect(),
+            resident: AtomicU32::new(0),
+        }
+    }
+
+    /// Number of pages.
+    pub fn len(&self) -> usize {
+        self.words.len()
+    }
+
+    /// True for a table without pages.
+    pub fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
+    /// State of a page; REMOTE outside the table.
+    pub fn state(&self, p: usize) -> State {
+        self.words.get(p).map_or(State::Remote, |w| State::from_bits(w.load(SeqCst) & STATE))
+    }
+
+    /// Applies `event`; answers the state found when the event is not allowed in it.
+    pub fn apply(&self, p: usize, event: Event) -> Result<(), State> {
+        let Some(w) = self.words.get(p) else { return Err(State::Remote) };
+        let mut old = w.load(SeqCst);
+        loop {
+            let from = State::from_bits(old & STATE);
+            let Some(to) = next(from, event) else { return Err(from) };
+            // Leaving a held state wakes the waiters, and their bit goes with it.
+            let keep = if from.is_held() { !(STATE | WAITERS) } else { !STATE };
+            match w.compare_exchange_weak(old, (old & keep) | to as u32, SeqCst, SeqCst) {
+                Ok(_) => {
+                    self.account(p, from, to);
+                    if from.is_held() && old & WAITERS != 0 {
+                        futex_wake(w, u32::MAX >> 1);
+                    }
+                    return Ok(());
+                }
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// Waits until a page that was seen held is no longer in that state, or the deadline.
+    pub fn wait(&self, p: usize, deadline: Deadline) {
+        let Some(w) = self.words.get(p) else { return };
+        for _ in 0..200 {
+            if !State::from_bits(w.load(SeqCst) & STATE).is_held() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        let old = w.load(SeqCst);
+        if !State::from_bits(old & STATE).is_held() {
+            return;
+        }
+        let want = old | WAITERS;
+        if old == want || w.compare_exchange(old, want, SeqCst, SeqCst).is_ok() {
+            let _ = futex_wait(w, want, deadline.left_ns().min(50_000_000));
+        }
+    }
+
+    /// Takes the page lock: RESIDENT becomes BUSY. Waits for a held page; answers the state of a page that is
+    /// not resident, or `Err(BUSY)`/`Err(FETCHING)` when the deadline passed.
+    pub fn lock(&self, p: usize, deadline: Deadline) -> Result<(), State> {
+        loop {
+            match self.apply(p, Event::Lock) {
+                Err(s) if s.is_held() => {
+                    self.wait(p, deadline);
+                    if deadline.passed() {
+                        return Err(s);
+                    }
+                }
+                r => return r,
+            }
+        }
+    }
+
+    /// Starts a new epoch in every chunk that `[start, end)` touches.
+    pub fn new_epoch(&self, start: usize, end: usize) {
+        let chunks = self.chunks.get(start / CHUNK..end.min(self.len()).div_ceil(CHUNK)).unwrap_or(&[]);
+        chunks.iter().for_each(|c| _ = c.epoch.fetch_add(1, SeqCst));
+    }
+
+    /// Notes that the page was dirty in its chunk's current epoch; answers its heat, the number of consecutive
+    /// epochs with that finding.
+    pub fn heat_up(&self, p: usize) -> u32 {
+        let now = self.chunks.get(p / CHUNK).map_or(0, |c| c.epoch.load(SeqCst)) & BYTE;
+        let word = self.update(p, |w| {
+            let consecutive = (w >> EPOCH_SHIFT).wrapping_sub(now.wrapping_sub(1)) & BYTE == 0;
+            let heat = if consecutive { (((w >> HEAT_SHIFT) & BYTE) + 1).min(BYTE) } else { 1 };
+            (w & !(BYTE << HEAT_SHIFT) & !(BYTE << EPOCH_SHIFT)) | (heat << HEAT_SHIFT) | (now << EPOCH_SHIFT)
+        });
+        (word >> HEAT_SHIFT) & BYTE
+    }
+
+    /// Counts one more epoch as a hot page; answers the age.
+    pub fn grow_old(&self, p: usize) -> u32 {
+        let word = self.update(p, |w| {
+            let age = (((w >> AGE_SHIFT) & BYTE) + 1).min(BYTE);
+            (w & !(BYTE << AGE_SHIFT)) | (age << AGE_SHIFT)
+        });
+        (word >> AGE_SHIFT) & BYTE
+    }
+
+    /// The page is no longer hot; `heat` is what it keeps, so that a sampled page is soon hot again.
+    pub fn cool(&self, p: usize, heat: u32) {
+        self.hot.take(p);
+        self.update(p, |w| (w & !(BYTE << AGE_SHIFT) & !(BYTE << HEAT_SHIFT)) | ((heat & BYTE) << HEAT_SHIFT));
+    }
+
+    fn update(&self, p: usize, f: impl Fn(u32) -> u32) -> u32 {
+        let Some(w) = self.words.get(p) else { return 0 };
+        let mut old = w.load(SeqCst);
+        loop {
+            let new = f(old);
+            match w.compare_exchange_weak(old, new, SeqCst, SeqCst) {
+                Ok(_) => return new,
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    fn account(&self, p: usize, from: State, to: State) {
+        let holds = |s| matches!(s, State::Resident | State::Busy | State::Poisoned);
+        let Some(chunk) = self.chunks.get(p / CHUNK) else { return };
+        if !holds(from) && holds(to) {
+            chunk.resident.fetch_add(1, SeqCst);
+            self.resident.fetch_add(1, SeqCst);
+        } else if holds(from) && !holds(to) {
+            chunk.resident.fetch_sub(1, SeqCst);
+            self.resident.fetch_sub(1, SeqCst);
+        }
+    }
+
+    /// Pages that occupy local memory now.
+    pub fn resident(&self) -> usize {
+        self.resident.load(SeqCst) as usize
+    }
+
+    /// The next run of chunks with local pages in `[start, end)`, clipped to it, as pages.
+    pub fn next_populated(&self, start: usize, end: usize) -> Option<(usize, usize)> {
+        let end = end.min(self.len());
+        if start >= end {
+            return None;
+        }
+        let chunks = self.chunks.get(start / CHUNK..end.div_ceil(CHUNK))?;
+        let used = |c: &Chunk| c.resident.load(SeqCst) != 0;
+        let first = chunks.iter().position(used)? + start / CHUNK;
+        let rest = self.chunks.get(first..end.div_ceil(CHUNK))?;
+        let last = first + rest.iter().position(|c| !used(c)).unwrap_or(rest.len());
+        Some(((first * CHUNK).max(start), (last * CHUNK).min(end)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transitions_count_residents() {
+        let t = PageTable::new(1500);
+        assert_eq!(t.next_populated(0, 1500), None);
+        t.apply(700, Event::BeginFetch).unwrap();
+        assert_eq!(t.apply(700, Event::BeginFetch), Err(State::Fetching));
+        t.apply(700, Event::Fetched).unwrap();
+        assert_eq!((t.resident(), t.next_populated(0, 1500)), (1, Some((512, 1024))));
+        assert_eq!(t.next_populated(600, 705), Some((600, 705)));
+        t.lock(700, Deadline::in_ms(10)).unwrap();
+        assert_eq!(t.lock(700, Deadline::in_ms(5)), Err(State::Busy));
+        t.apply(700, Event::Drop).unwrap();
+        assert_eq!((t.resident(), t.state(700)), (0, State::Remote));
+        assert_eq!(t.lock(700, Deadline::in_ms(5)), Err(State::Remote));
+    }
+
+    #[test]
+    fn waiters_are_woken() {
+        let t = std::sync::Arc::new(PageTable::new(1));
+        t.apply(0, Event::BeginFetch).unwrap();
+        let waiters: Vec<_> = (0..4)
+            .map(|_| {
+                let t = t.clone();
+                std::thread::spawn(move || {
+                    let d = Deadline::in_ms(5000);
+                    while t.state(0).is_held() && !d.passed() {
+                        t.wait(0, d);
+                    }
+                    d.passed()
+                })
+            })
+            .collect();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        t.apply(0, Event::Fetched).unwrap();
+        assert!(waiters.into_iter().all(|w| !w.join().unwrap()), "a waiter slept until its deadline");
+    }
+
+    #[test]
+    fn heat_counts_consecutive_epochs_and_keeps_the_state() {
+        let t = PageTable::new(2);
+        let mut epoch = |dirty: bool| {
+            t.new_epoch(0, 2);
+            if dirty { t.heat_up(1) } else { 0 }
+        };
+        assert_eq!([epoch(true), epoch(true), epoch(true)], [1, 2, 3]);
+        assert_eq!([epoch(false), epoch(true)], [0, 1], "a clean epoch starts anew");
+        t.apply(1, Event::BeginFetch).unwrap();
+        t.new_epoch(0, 2);
+        assert_eq!((t.heat_up(1), t.grow_old(1), t.state(1)), (2, 1, State::Fetching));
+        t.cool(1, 5);
+        t.new_epoch(0, 2);
+        assert_eq!((t.heat_up(1), t.grow_old(1)), (6, 1));
+    }
+}

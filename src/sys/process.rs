@@ -1,0 +1,82 @@
+//! Facts about this process and host.
+
+use super::errno::syscall;
+
+/// Process id, by system call: a cached value would be wrong in a raw-clone child. Async-signal-safe.
+pub fn pid() -> u32 {
+    // SAFETY: getpid has no arguments and no effect.
+    unsafe { syscall(libc::SYS_getpid, [0; 6]) }.unwrap_or(0) as u32
+}
+
+/// Thread id. Async-signal-safe.
+pub fn tid() -> u32 {
+    // SAFETY: gettid has no arguments and no effect.
+    unsafe { syscall(libc::SYS_gettid, [0; 6]) }.unwrap_or(0) as u32
+}
+
+/// MemAvailable in bytes, or 1 GiB when /proc cannot be read. Allocates.
+pub fn mem_available() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|l| l.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+    kib.map_or(1 << 30, |k| k * 1024)
+}
+
+/// Leaves the process's descriptor table for a private copy that holds only `keep`: descriptors the program closes
+/// later (close_range, daemonising) stay open for this thread, and nothing of the program's is held open by it.
+pub fn private_descriptors(keep: &[i32]) -> Result<(), super::Errno> {
+    // SAFETY: affects only this thread's view of descriptors.
+    unsafe { syscall(libc::SYS_unshare, [libc::CLONE_FILES as usize, 0, 0, 0, 0, 0]) }?;
+    let mut sorted: Vec<u32> = keep.iter().filter(|f| **f >= 0).map(|f| *f as u32).collect();
+    sorted.sort_unstable();
+    let mut from = 0u32;
+    for fd in sorted.into_iter().chain([u32::MAX]) {
+        if let Some(to) = fd.checked_sub(1).filter(|to| *to >= from) {
+            // SAFETY: closes descriptors of the private table made above.
+            let _ = unsafe { syscall(libc::SYS_close_range, [from as usize, to as usize, 0, 0, 0, 0]) };
+        }
+        from = fd.saturating_add(1);
+    }
+    Ok(())
+}
+
+/// True when a system call can read the byte at `p`: tries to write it to a pipe of our own.
+pub fn can_read(p: *const u8) -> bool {
+    let mut ends = [0i32; 2];
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+    // SAFETY: ends is a valid out array of two descriptors.
+    if unsafe { syscall(libc::SYS_pipe2, [ends.as_mut_ptr() as usize, flags as usize, 0, 0, 0, 0]) }.is_err() {
+        return false;
+    }
+    // SAFETY: the kernel checks the address itself; that is the question asked.
+    let n = unsafe { syscall(libc::SYS_write, [ends[1] as usize, p as usize, 1, 0, 0, 0]) };
+    for fd in ends {
+        // SAFETY: our own descriptors.
+        let _ = unsafe { syscall(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
+    }
+    n == Ok(1)
+}
+
+/// Tells the process that made it from its fork children, without a system call: the mark lies on a page that the
+/// kernel wipes in a child.
+#[derive(Debug)]
+pub struct Owner(Option<super::mem::Mapping>);
+
+impl Owner {
+    /// Marks this process.
+    pub fn me() -> Owner {
+        let page = super::mem::Mapping::anonymous(crate::base::PAGE, super::mem::RW).ok();
+        let page = page.filter(|p| p.advise(0, crate::base::PAGE, super::mem::WIPEONFORK).is_ok());
+        if let Some(p) = &page {
+            // SAFETY: a fresh private page that only this object knows.
+            unsafe { p.ptr().write_volatile(1) };
+        }
+        Owner(page)
+    }
+
+    /// True in the process that made the mark. Without a page for the mark (out of memory) every process counts as it.
+    pub fn is_me(&self) -> bool {
+        // SAFETY: the page lives as long as this object.
+        self.0.as_ref().is_none_or(|p| unsafe { p.ptr().read_volatile() } == 1)
+    }
+}
