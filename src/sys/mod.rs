@@ -7,6 +7,7 @@
 pub mod clock;
 pub mod errno;
 pub mod mem;
+pub mod sigframe;
 pub mod sync;
 
 pub use errno::Errno;
