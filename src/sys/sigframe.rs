@@ -5,7 +5,7 @@
 //! mask registers can be read. All of [`Frame`] is async-signal-safe and allocates nothing.
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::arithmetic_side_effects, clippy::panic)]
 
-use super::errno::syscall;
+use super::errno::{Errno, syscall};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Longest x86 instruction in bytes.
@@ -169,22 +169,23 @@ impl Frame {
         self.greg(libc::REG_ERR) & ERR_WRITE != 0
     }
 
-    /// Copies up to `want` (at most 15) bytes of the instruction at RIP into `out` and answers how many: fewer than
-    /// `want` at the end of a page. The page after it may not exist, so ask for `across` only when the instruction is
-    /// known to go on there.
+    /// Copies the code at RIP into `out` and answers how many bytes: 15, or fewer where the page ends. With `across` the
+    /// copy goes on into the next page, if that can be read.
     ///
     /// Code that may be executed but not read (a protection key that denies access) faults here.
-    pub fn code(&self, out: &mut [u8; MAX_INSTRUCTION], want: usize, across: bool) -> usize {
+    pub fn code(&self, out: &mut [u8; MAX_INSTRUCTION], across: bool) -> usize {
+        const PAGE: usize = 4096;
         let rip = self.rip() as usize;
-        let left = 4096usize.wrapping_sub(rip & 4095);
-        let n = if across { want } else { want.min(left) }.min(MAX_INSTRUCTION);
+        let left = PAGE.wrapping_sub(rip & PAGE.wrapping_sub(1));
+        let whole = left >= MAX_INSTRUCTION || (across && is_readable(rip.wrapping_add(left)));
+        let n = if whole { MAX_INSTRUCTION } else { left };
         // SAFETY: the thread was executing at RIP (contract of `new`), so its page is mapped; the next one is touched
-        // only when the caller knows that the processor fetched from it.
+        // only after the kernel could read it.
         unsafe { std::ptr::copy_nonoverlapping(rip as *const u8, out.as_mut_ptr(), n) };
         n
     }
 
-    /// Reads a u32 and a u64 of the saved floating point state.
+    /// Reads a piece of the saved floating point state; None when the frame has no such state.
     fn fp<T: Copy>(&self, offset: usize) -> Option<T> {
         // SAFETY: the pointer is a live context (contract of `new`).
         let base = unsafe { (*self.uc).uc_mcontext.fpregs } as *const u8;
@@ -264,6 +265,17 @@ fn mask(bytes: usize) -> u64 {
     }
 }
 
+/// True when the 8 bytes at `addr` can be read. Async-signal-safe.
+///
+/// Asks the kernel to read a signal set there for an operation that does not exist: it looks at the memory first.
+/// Unlike process_vm_readv this needs no privilege and passes every seccomp filter that lets programs handle signals.
+fn is_readable(addr: usize) -> bool {
+    const NO_SUCH_OPERATION: usize = usize::MAX;
+    // SAFETY: the kernel checks the address itself and changes nothing.
+    let r = unsafe { syscall(libc::SYS_rt_sigprocmask, [NO_SUCH_OPERATION, addr, 0, 8, 0, 0]) };
+    r == Err(Errno(libc::EINVAL))
+}
+
 /// Base of the FS segment of the calling thread. Async-signal-safe.
 pub fn fs_base() -> Option<u64> {
     const ARCH_GET_FS: usize = 0x1003;
@@ -322,6 +334,16 @@ mod tests {
         assert!(f.vector(5, 32).is_none());
         assert!(f.vector(16, 16).is_none());
         assert!(f.opmask(1).is_none());
+    }
+
+    #[test]
+    fn readable_memory_is_told_from_missing() {
+        use crate::sys::mem;
+        let m = mem::Mapping::anonymous(2 * 4096, mem::RW).unwrap();
+        m.protect(4096, 4096, mem::NONE).unwrap();
+        assert!(is_readable(m.addr()));
+        assert!(!is_readable(m.addr() + 4096));
+        assert!(!is_readable(8));
     }
 
     #[test]

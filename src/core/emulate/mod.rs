@@ -118,12 +118,12 @@ enum Progress {
 
 fn decode(frame: &Frame) -> Option<Instruction> {
     let mut code = [0u8; MAX_INSTRUCTION];
-    let n = frame.code(&mut code, MAX_INSTRUCTION, false);
+    let n = frame.code(&mut code, false);
     match decode_bytes(code.get(..n)?, frame.rip()) {
         Ok(ins) => Some(ins),
         // The instruction goes on in the next page, so the processor has read that as well.
         Err(DecoderError::NoMoreBytes) if n < MAX_INSTRUCTION => {
-            let n = frame.code(&mut code, MAX_INSTRUCTION, true);
+            let n = frame.code(&mut code, true);
             decode_bytes(code.get(..n)?, frame.rip()).ok()
         }
         Err(_) => None,
