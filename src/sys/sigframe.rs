@@ -337,6 +337,33 @@ mod tests {
     }
 
     #[test]
+    fn components_in_their_initial_state_read_as_zero() {
+        init();
+        let ymm = OFFSETS[Component::YmmHigh as usize].load(Ordering::Relaxed) as usize;
+        if ymm == 0 {
+            return;
+        }
+        let mut state = [0xeeu8; 4096];
+        let mut put = |at: usize, v: &[u8]| state[at..at + v.len()].copy_from_slice(v);
+        put(layout::SW_RESERVED, &layout::MAGIC1.to_le_bytes());
+        put(layout::SW_XSTATE_SIZE, &4096u32.to_le_bytes());
+        let mut half = |live: u64, size: u32, bytes: usize| {
+            state[layout::XSTATE_BV..layout::XSTATE_BV + 8].copy_from_slice(&live.to_le_bytes());
+            state[layout::SW_XSTATE_SIZE..layout::SW_XSTATE_SIZE + 4].copy_from_slice(&size.to_le_bytes());
+            // SAFETY: all zero is a valid ucontext_t.
+            let mut uc: libc::ucontext_t = unsafe { std::mem::zeroed() };
+            uc.uc_mcontext.fpregs = state.as_mut_ptr().cast();
+            // SAFETY: uc is a context of ours with as large a state as it says, and nothing else uses it.
+            unsafe { Frame::new(&mut uc) }.vector(1, bytes).map(|v| (v[0], v[16]))
+        };
+        assert_eq!(half(0b111, 4096, 32), Some((0xee, 0xee)));
+        assert_eq!(half(0b011, 4096, 32), Some((0xee, 0)));
+        assert_eq!(half(0b100, 4096, 32), Some((0, 0xee)));
+        assert_eq!(half(0b011, 4096, 16), Some((0xee, 0)), "the rest is not asked for");
+        assert_eq!(half(0b111, ymm as u32, 32), None, "the frame ends before it");
+    }
+
+    #[test]
     fn readable_memory_is_told_from_missing() {
         use crate::sys::mem;
         let m = mem::Mapping::anonymous(2 * 4096, mem::RW).unwrap();

@@ -73,7 +73,7 @@ impl Code {
     fn at_the_end(&self, bytes: &[u8]) -> u64 {
         let at = 4096 - bytes.len();
         // SAFETY: inside the first page.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0.ptr().add(at), bytes.len()) };
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0.ptr().wrapping_add(at), bytes.len()) };
         (self.0.addr() + at) as u64
     }
 }
@@ -146,8 +146,8 @@ fn long_repeats_come_back_in_turns() {
     let mut f = unsafe { Frame::new(&mut uc) };
     let code = Code::new();
     let rip = code.at_the_end(&[0xf3, 0xaa]);
-    (f.set_rip(rip), f.set_gpr(1, 100_000), f.set_gpr(7, 0x5001));
-    f.set_gpr(0, 0x77);
+    f.set_rip(rip);
+    [(0, 0x77), (1, 100_000), (7, 0x5001)].iter().for_each(|&(n, v)| f.set_gpr(n, v));
     let mut m = Anywhere { now: BTreeMap::new(), refuse: 0, chunk: 4096, end: 0x5001 + 60_000 };
     let mut turns = 0;
     let last = loop {
@@ -176,7 +176,7 @@ fn random_code_never_breaks_it() {
     for _ in 0..400_000 {
         let seed = rng.0;
         let mut bytes = [0u8; 15];
-        bytes.iter_mut().for_each(|b| *b = rng.next() as u8);
+        bytes.iter_mut().for_each(|b| *b = rng.bits() as u8);
         if rng.one_in(2) {
             // More of what stores.
             const LIKELY: [u8; 12] = [0xf0, 0x66, 0x48, 0x0f, 0x62, 0xc5, 0xf3, 0x00, 0x87, 0xd3, 0xaa, 0xa5];
@@ -187,7 +187,7 @@ fn random_code_never_breaks_it() {
         let mut f = unsafe { Frame::new(&mut uc) };
         (0..16).for_each(|n| f.set_gpr(n, rng.value()));
         f.set_gpr(1, rng.below(100));
-        f.set_flags(0x202 | rng.next() & 0xcd5);
+        f.set_flags(0x202 | rng.bits() & 0xcd5);
         f.set_rip(rip);
         let before: Vec<u64> = (0..16).map(|n| f.gpr(n)).chain([f.rip(), f.flags()]).collect();
         let chunk = 1 << rng.below(13);
@@ -244,7 +244,7 @@ fn nothing_allocates_after_the_warm_up() {
     let mut uc = context(&mut fp);
     for _ in 0..200_000 {
         let mut bytes = [0u8; 15];
-        bytes.iter_mut().for_each(|b| *b = rng.next() as u8);
+        bytes.iter_mut().for_each(|b| *b = rng.bits() as u8);
         // SAFETY: the context is ours and outlives the frame.
         let mut f = unsafe { Frame::new(&mut uc) };
         f.set_gpr(1, 3);

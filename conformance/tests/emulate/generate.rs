@@ -132,9 +132,9 @@ fn address(rng: &mut Rng, ins: &mut Instruction, state: &mut State, to: u64, abs
     }
     let displacement = match rng.below(4) {
         0 => 0,
-        1 => rng.next() as i8 as i64,
-        2 => (rng.next() as i8 as i64) * 16,
-        _ => rng.next() as i32 as i64,
+        1 => rng.bits() as i8 as i64,
+        2 => (rng.bits() as i8 as i64) * 16,
+        _ => rng.bits() as i32 as i64,
     };
     if form < 4 {
         // Index only: the rest must be a multiple of the scale.
@@ -174,21 +174,24 @@ fn number(r: Register) -> usize {
 }
 
 fn set(state: &mut State, r: Register, v: u64, short: bool, rng: &mut Rng) {
-    state.gpr[number(r)] = if short { v & 0xffff_ffff | rng.next() << 32 } else { v };
+    state.gpr[number(r)] = if short { v & 0xffff_ffff | rng.bits() << 32 } else { v };
 }
 
 /// Random registers.
 pub fn state(rng: &mut Rng, level: u64) -> State {
     let mut s = State::new();
     s.gpr.iter_mut().for_each(|r| *r = rng.value());
-    s.flags = 0x202 | rng.next() & 0x8d5;
+    s.flags = 0x202 | rng.bits() & 0x8d5;
     s.level = level;
-    s.k.iter_mut().for_each(|k| *k = if rng.one_in(4) { rng.next() & rng.next() & rng.next() } else { rng.value() });
-    s.zmm.iter_mut().flatten().for_each(|b| *b = rng.next() as u8);
+    s.k.iter_mut().for_each(|k| *k = if rng.one_in(4) { rng.bits() & rng.bits() & rng.bits() } else { rng.value() });
+    for lane in s.zmm.iter_mut().flatten().collect::<Vec<_>>().chunks_exact_mut(8) {
+        // Values that fit a narrower element, and such that do not.
+        lane.iter_mut().zip(rng.value().to_le_bytes()).for_each(|(b, v)| **b = v);
+    }
     s
 }
 
-/// Where register operand 1 of bts, btr and btc points in the bit string; None when its register is in use.
+/// Chooses where register operand 1 of bts, btr and btc points in the bit string; false when its register is in use.
 fn bit_offset(rng: &mut Rng, ins: &Instruction, state: &mut State) -> bool {
     let r = ins.op1_register();
     let used = [ins.memory_base(), ins.memory_index()].iter().any(|&m| m != Register::None && number(m) == number(r));
@@ -267,11 +270,8 @@ pub fn case(rng: &mut Rng, rig: &Rig, code: Code, at: usize, level: u64) -> Opti
         return None;
     }
     match ins.mnemonic() {
-        M::Bts | M::Btr | M::Btc if ins.op1_kind() == OpKind::Register => {
-            if !bit_offset(rng, &ins, &mut state) {
-                return None;
-            }
-        }
+        M::Bts | M::Btr | M::Btc if ins.op1_kind() != OpKind::Register => {}
+        M::Bts | M::Btr | M::Btc => bit_offset(rng, &ins, &mut state).then_some(())?,
         M::Cmpxchg | M::Cmpxchg8b | M::Cmpxchg16b => match_accumulator(rng, rig, &ins, &mut state, to),
         _ => {}
     }

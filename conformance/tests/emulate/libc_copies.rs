@@ -9,7 +9,7 @@ const LARGEST: usize = 20_000;
 const CHILD: &str = "SMC_TEST_LIBC_STEP";
 
 /// One call of each function with this size and these alignments.
-fn sizes(rig: &Rig, size: usize, dst: usize, src: usize, source: &[u8], shadow: &mut Vec<u8>) -> u64 {
+fn sizes(rig: &Rig, size: usize, dst: usize, src: usize, source: &[u8], shadow: &mut [u8]) -> u64 {
     let base = rig.base() as *mut u8;
     let mut faults = 0;
     let mut same = |what: &str, tally: crate::rig::Tally, shadow: &[u8]| {
@@ -19,14 +19,14 @@ fn sizes(rig: &Rig, size: usize, dst: usize, src: usize, source: &[u8], shadow: 
     };
     let tally = rig.under(true, || {
         // SAFETY: dst + size and from + size lie in the area, src + size in the source.
-        unsafe { libc::memcpy(base.add(dst).cast(), source.as_ptr().add(src).cast::<c_void>(), size) };
+        unsafe { libc::memcpy(base.wrapping_add(dst).cast(), source.as_ptr().wrapping_add(src).cast::<c_void>(), size) };
     });
     shadow[dst..dst + size].copy_from_slice(&source[src..src + size]);
     same("memcpy", tally, shadow);
     let byte = (size % 251) as u8;
     let tally = rig.under(true, || {
         // SAFETY: dst + size and from + size lie in the area, src + size in the source.
-        unsafe { libc::memset(base.add(dst).cast(), i32::from(byte), size) };
+        unsafe { libc::memset(base.wrapping_add(dst).cast(), i32::from(byte), size) };
     });
     shadow[dst..dst + size].fill(byte);
     same("memset", tally, shadow);
@@ -34,7 +34,7 @@ fn sizes(rig: &Rig, size: usize, dst: usize, src: usize, source: &[u8], shadow: 
     let from = dst + src;
     let tally = rig.under(true, || {
         // SAFETY: dst + size and from + size lie in the area, src + size in the source.
-        unsafe { libc::memmove(base.add(dst).cast(), base.add(from).cast::<c_void>(), size) };
+        unsafe { libc::memmove(base.wrapping_add(dst).cast(), base.wrapping_add(from).cast::<c_void>(), size) };
     });
     shadow.copy_within(from..from + size, dst);
     same("memmove", tally, shadow);
@@ -44,7 +44,7 @@ fn sizes(rig: &Rig, size: usize, dst: usize, src: usize, source: &[u8], shadow: 
 fn run(step: usize) {
     let rig = Rig::new();
     let mut rng = Rng::new("libc");
-    let source: Vec<u8> = (0..LARGEST + 8192).map(|_| rng.next() as u8).collect();
+    let source: Vec<u8> = (0..LARGEST + 8192).map(|_| rng.bits() as u8).collect();
     let mut shadow = rig.content();
     let (mut faults, mut size) = (0, 0);
     while size <= LARGEST {

@@ -53,7 +53,7 @@ impl Rng {
     }
 
     /// The next 64 random bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -63,7 +63,7 @@ impl Rng {
 
     /// A number below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
+        self.bits() % n
     }
 
     /// True once in `n`.
@@ -80,7 +80,7 @@ impl Rng {
             3 => (1u64 << self.below(64)).wrapping_sub(1),
             4 => self.below(256),
             5 => self.below(256).wrapping_neg(),
-            _ => self.next(),
+            _ => self.bits(),
         }
     }
 }

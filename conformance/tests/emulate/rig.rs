@@ -206,8 +206,10 @@ impl Memory for View {
 }
 
 extern "C" fn on_fault(sig: i32, info: *mut libc::siginfo_t, uc: *mut libc::c_void) {
-    // SAFETY: the kernel passes a valid siginfo.
-    let addr = unsafe { (*info).si_addr() } as usize;
+    // SAFETY: the kernel passes a valid siginfo, which stays while the handler runs.
+    let info = unsafe { &*info };
+    // SAFETY: SIGSEGV comes with an address.
+    let addr = unsafe { info.si_addr() } as usize;
     let (base, alias) = (BASE.load(Relaxed), ALIAS.load(Relaxed));
     // SAFETY: the context the kernel passed to this handler, used by nobody else.
     let mut frame = unsafe { Frame::new(uc.cast()) };
@@ -310,7 +312,7 @@ impl Rig {
         assert!(at + len <= AREA);
         let mut v = vec![0; len];
         // SAFETY: inside the alias, and nobody writes it now.
-        unsafe { std::ptr::copy_nonoverlapping(self.alias.ptr().add(at), v.as_mut_ptr(), len) };
+        unsafe { std::ptr::copy_nonoverlapping(self.alias.ptr().wrapping_add(at), v.as_mut_ptr(), len) };
         v
     }
 
@@ -329,7 +331,7 @@ impl Rig {
         all.extend((smc_rig_back as *const () as u64).to_le_bytes());
         assert!(at + all.len() <= 2 * PAGE);
         // SAFETY: inside the code pages.
-        unsafe { std::ptr::copy_nonoverlapping(all.as_ptr(), self.code.ptr().add(at), all.len()) };
+        unsafe { std::ptr::copy_nonoverlapping(all.as_ptr(), self.code.ptr().wrapping_add(at), all.len()) };
     }
 
     /// Runs the code `at` bytes into the code pages; answers the registers after it.

@@ -1,4 +1,4 @@
-//! Stores from vector registers: whole, partial, extracted, masked, compressed and truncated.
+//! Stores from vector registers: whole, partial, extracted, masked, compressed and narrowed.
 
 use super::operand::{Cx, MAX_OPERAND};
 use super::{Exec, Memory, Reason};
@@ -18,8 +18,19 @@ enum Shape {
     SignMasked,
     /// The elements of the mask, packed.
     Packed,
-    /// The low `.1` bytes of every element of `.0` bytes.
-    Narrow(usize, usize),
+    /// Every element of `.0` bytes as one of `.1` bytes.
+    Narrow(usize, usize, Fit),
+}
+
+/// How a narrowing store treats values that do not fit.
+#[derive(Clone, Copy)]
+enum Fit {
+    /// Drops their upper bytes.
+    Truncate,
+    /// Stores the nearest value, of signed integers.
+    Signed,
+    /// The same of unsigned integers.
+    Unsigned,
 }
 
 /// The shape of an instruction, and the bytes of the element one mask bit stands for.
@@ -46,14 +57,34 @@ fn shape(m: M) -> Option<(Shape, usize)> {
         M::Vpcompressw => (Shape::Packed, 2),
         M::Vpcompressd | M::Vcompressps => (Shape::Packed, 4),
         M::Vpcompressq | M::Vcompresspd => (Shape::Packed, 8),
-        M::Vpmovwb => (Shape::Narrow(2, 1), 1),
-        M::Vpmovdb => (Shape::Narrow(4, 1), 1),
-        M::Vpmovqb => (Shape::Narrow(8, 1), 1),
-        M::Vpmovdw => (Shape::Narrow(4, 2), 2),
-        M::Vpmovqw => (Shape::Narrow(8, 2), 2),
-        M::Vpmovqd => (Shape::Narrow(8, 4), 4),
-        _ => return None,
+        _ => return narrowing(m),
     })
+}
+
+/// The vpmov family: the width of an element before and after, and what happens to values that do not fit.
+fn narrowing(m: M) -> Option<(Shape, usize)> {
+    let (wide, narrow, fit) = match m {
+        M::Vpmovwb => (2, 1, Fit::Truncate),
+        M::Vpmovdb => (4, 1, Fit::Truncate),
+        M::Vpmovqb => (8, 1, Fit::Truncate),
+        M::Vpmovdw => (4, 2, Fit::Truncate),
+        M::Vpmovqw => (8, 2, Fit::Truncate),
+        M::Vpmovqd => (8, 4, Fit::Truncate),
+        M::Vpmovswb => (2, 1, Fit::Signed),
+        M::Vpmovsdb => (4, 1, Fit::Signed),
+        M::Vpmovsqb => (8, 1, Fit::Signed),
+        M::Vpmovsdw => (4, 2, Fit::Signed),
+        M::Vpmovsqw => (8, 2, Fit::Signed),
+        M::Vpmovsqd => (8, 4, Fit::Signed),
+        M::Vpmovuswb => (2, 1, Fit::Unsigned),
+        M::Vpmovusdb => (4, 1, Fit::Unsigned),
+        M::Vpmovusqb => (8, 1, Fit::Unsigned),
+        M::Vpmovusdw => (4, 2, Fit::Unsigned),
+        M::Vpmovusqw => (8, 2, Fit::Unsigned),
+        M::Vpmovusqd => (8, 4, Fit::Unsigned),
+        _ => return None,
+    };
+    Some((Shape::Narrow(wide, narrow, fit), narrow))
 }
 
 impl<E: Memory> Cx<'_, E> {
@@ -99,7 +130,7 @@ impl<E: Memory> Cx<'_, E> {
                 let n = compress(&reg, size, element, mask, &mut out);
                 return if n == 0 { Ok(()) } else { self.store(addr, out.get(..n).ok_or(Reason::NotCovered)?) };
             }
-            Shape::Narrow(wide, narrow) => truncate(&reg, wide, narrow, &mut out),
+            Shape::Narrow(wide, narrow, fit) => shorten(&reg, wide, narrow, fit, &mut out),
         }
         let bytes = out.get(from..from.wrapping_add(size)).ok_or(Reason::NotCovered)?;
         self.store_masked(addr, bytes, element, mask)
@@ -176,10 +207,27 @@ fn compress(v: &[u8; MAX_OPERAND], size: usize, element: usize, mask: u64, out: 
     n
 }
 
-/// Keeps the low `narrow` bytes of every element of `wide` bytes.
-fn truncate(v: &[u8; MAX_OPERAND], wide: usize, narrow: usize, out: &mut [u8; MAX_OPERAND]) {
+/// Converts every element of `wide` bytes to one of `narrow` bytes.
+fn shorten(v: &[u8; MAX_OPERAND], wide: usize, narrow: usize, fit: Fit, out: &mut [u8; MAX_OPERAND]) {
+    let bits = (narrow as u32).wrapping_mul(8);
+    let largest = u64::MAX.wrapping_shr(64u32.wrapping_sub(bits));
     for (e, slot) in v.chunks_exact(wide.max(1)).zip(out.chunks_exact_mut(narrow.max(1))) {
-        if let Some(low) = e.get(..narrow) {
+        let mut raw = [0u8; 8];
+        if let Some(low) = raw.get_mut(..e.len()) {
+            low.copy_from_slice(e);
+        }
+        let value = u64::from_le_bytes(raw);
+        let fitted = match fit {
+            Fit::Truncate => value,
+            Fit::Unsigned => value.min(largest),
+            Fit::Signed => {
+                let unused = 64u32.wrapping_sub((wide as u32).wrapping_mul(8));
+                let signed = (value.wrapping_shl(unused) as i64).wrapping_shr(unused);
+                let top = (largest >> 1) as i64;
+                signed.clamp(!top, top) as u64
+            }
+        };
+        if let Some(low) = fitted.to_le_bytes().get(..slot.len()) {
             slot.copy_from_slice(low);
         }
     }
