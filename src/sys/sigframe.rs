@@ -59,7 +59,10 @@ static OFFSETS: [AtomicU32; 8] = [const { AtomicU32::new(0) }; 8];
 /// Asks the processor where it saves which register. To be called once, outside handlers (CPUID can be slow: virtual
 /// machines trap it); until then registers beyond xmm0..15 cannot be read. Calling it again is harmless.
 pub fn init() {
-    let leaf = |leaf, sub| std::arch::x86_64::__cpuid_count(leaf, sub);
+    // An unsafe function in older toolchains, a safe one in newer.
+    #[allow(unused_unsafe)]
+    // SAFETY: every x86-64 processor has CPUID.
+    let leaf = |leaf, sub| unsafe { std::arch::x86_64::__cpuid_count(leaf, sub) };
     /// OSXSAVE: the system saves the extended state.
     const OSXSAVE: u32 = 1 << 27;
     if leaf(0, 0).eax < 0xd || leaf(1, 0).ecx & OSXSAVE == 0 {

@@ -44,7 +44,12 @@ fn available(code: Code) -> bool {
         F::AVX512_VBMI2 => is_x86_feature_detected!("avx512vbmi2"),
         F::CMPXCHG16B => is_x86_feature_detected!("cmpxchg16b"),
         F::MOVBE => is_x86_feature_detected!("movbe"),
-        F::MOVDIRI => std::arch::x86_64::__cpuid_count(7, 0).ecx & 1 << 27 != 0,
+        F::MOVDIRI => {
+            #[allow(unused_unsafe)]
+            // SAFETY: every x86-64 processor has CPUID.
+            let leaf = unsafe { std::arch::x86_64::__cpuid_count(7, 0) };
+            leaf.ecx & 1 << 27 != 0
+        }
         _ => false,
     })
 }

@@ -247,6 +247,15 @@ pub struct Tally {
     pub why: Option<Reason>,
 }
 
+/// Seconds a test may take: an instruction that faults for ever would hang it.
+const TIME_LIMIT: u32 = 600;
+
+/// Ends the process after `seconds`; 0 calls that off.
+fn alarm(seconds: u32) {
+    // SAFETY: alarm touches no memory; the default action of SIGALRM needs no stack.
+    unsafe { libc::alarm(seconds) };
+}
+
 /// One at a time: the area, the code page and the state are shared.
 pub struct Rig {
     area: mem::Mapping,
@@ -261,6 +270,7 @@ impl Rig {
     pub fn new() -> Rig {
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        alarm(TIME_LIMIT);
         warm_up();
         let fd = mem::memfd(c"emulate", AREA as u64).expect("memfd");
         let alias = mem::Mapping::shared(fd.as_fd(), 0, AREA, mem::RW).expect("alias");
@@ -369,6 +379,7 @@ impl Drop for Rig {
     fn drop(&mut self) {
         assert_eq!(crate::INSIDE.load(Relaxed), 0, "the emulator allocated");
         let used = self.stack.iter().position(|&b| b != 0).map_or(0, |i| self.stack.len() - i);
+        alarm(0);
         println!("signal stack used at most: {used} bytes");
         // SAFETY: all zero but the flags is a valid stack_t; the stack is not in use.
         unsafe {

@@ -8,7 +8,11 @@
 //! What is not in the tables (x87, state saves, scatters, pushes and calls onto the region) is answered with
 //! [`Outcome::Step`]: nothing has changed, and the engine single-steps the instruction with the page open.
 //!
-//! Everything here except [`warm_up`] is async-signal-safe: no allocation, no locks, no panics, about 2 KiB of stack.
+//! Everything here except [`warm_up`] is async-signal-safe: no allocation, no locks, no panics, about 2 KiB of stack in an optimised
+//! build.
+//!
+//! Two limits. Code that may be executed but not read cannot be decoded. And a repeated copy whose source and destination
+//! are the same memory at different addresses is done in blocks, so an overlap that only exists there is not seen.
 //!
 //! Atomicity: `emulate` reads and stores through separate calls of [`Memory`]. The caller must serialise the emulations
 //! that can reach the same bytes, for example by a lock held over the call; then locked instructions of all threads whose
