@@ -8,8 +8,8 @@
 //! What is not in the tables (x87, state saves, scatters, pushes and calls onto the region) is answered with
 //! [`Outcome::Step`]: nothing has changed, and the engine single-steps the instruction with the page open.
 //!
-//! Everything here except [`warm_up`] is async-signal-safe: no allocation, no locks, no panics, about 2 KiB of stack in an optimised
-//! build.
+//! Everything here except [`warm_up`] is async-signal-safe: no allocation, no locks, no panics, about 2 KiB of stack in an
+//! optimised build (5 to 6 KiB without optimisation).
 //!
 //! Two limits. Code that may be executed but not read cannot be decoded. And a repeated copy whose source and destination
 //! are the same memory at different addresses is done in blocks, so an overlap that only exists there is not seen.
