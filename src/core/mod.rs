@@ -2,6 +2,7 @@
 
 pub mod acquire;
 pub mod detector;
+pub mod emulate;
 pub mod engine;
 pub mod fault;
 pub mod handler;

@@ -10,6 +10,7 @@ pub mod event;
 pub mod mem;
 pub mod pagemap;
 pub mod process;
+pub mod sigframe;
 pub mod signal;
 pub mod sync;
 pub mod uffd;
