@@ -25,6 +25,9 @@
 //! * Sources of [`Link::post`] belong to the link until the matching [`Link::wait`] has returned.
 //! * Nothing calls upwards: events (revoked, moved, peer dead) are read with [`Link::health`].
 
+pub mod embedded;
+pub mod mgmt;
+
 use crate::base::stats::LinkStats;
 use crate::base::{Error, HomeOff, Status};
 use crate::sys::clock::Deadline;

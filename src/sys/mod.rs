@@ -6,7 +6,12 @@
 
 pub mod clock;
 pub mod errno;
+pub mod freeze;
 pub mod mem;
+pub mod poll;
+pub mod procfs;
+pub mod socket;
 pub mod sync;
+pub mod thread;
 
 pub use errno::Errno;
