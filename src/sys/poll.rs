@@ -22,6 +22,11 @@ impl PollFd {
     pub fn ready(&self) -> bool {
         self.revents != 0
     }
+
+    /// The peer has gone; messages he left may still be there.
+    pub fn hung_up(&self) -> bool {
+        self.revents & (libc::POLLHUP | libc::POLLERR) != 0
+    }
 }
 
 /// Waits until a descriptor is ready or `timeout_ms` have passed; a signal counts as time passed.

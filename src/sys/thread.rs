@@ -8,6 +8,7 @@ use super::errno::{Errno, retry, syscall};
 use super::mem::{Mapping, RW};
 use super::poll;
 use super::sync::SignalsBlocked;
+use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -15,6 +16,16 @@ use std::thread::JoinHandle;
 /// The signal that wakes an own thread: directed to that thread alone, where it is always blocked, so no handler runs
 /// and the application's disposition does not matter. Linux itself never raises it on x86.
 const WAKE: i32 = libc::SIGSTKFLT;
+
+thread_local! {
+    static OWN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// True on an own thread: descriptor numbers there mean something else than in the rest of the process, so a hook must
+/// pass its calls through unseen. Async-signal-safe.
+pub fn is_own() -> bool {
+    OWN.try_with(Cell::get).unwrap_or(false)
+}
 
 /// Handle of a running own thread.
 #[derive(Debug)]
@@ -59,6 +70,7 @@ impl OwnThread {
 pub fn spawn(name: &str, body: impl FnOnce(Wake) + Send + 'static) -> Result<OwnThread, Errno> {
     let (tx, rx) = mpsc::sync_channel(1);
     let run = move || {
+        OWN.set(true);
         // SAFETY: gettid touches no memory and cannot fail.
         let tid = unsafe { syscall(libc::SYS_gettid, [0; 6]) }.unwrap_or(0);
         own_table();
@@ -160,6 +172,7 @@ mod tests {
             let mut p = [poll::PollFd::readable(w.fd())];
             let r = poll::poll(&mut p, 5000);
             w.clear();
+            assert!(is_own());
             tx.send((seen, r, poll::poll(&mut p, 0))).unwrap();
         })
         .unwrap();
@@ -171,6 +184,7 @@ mod tests {
             assert_eq!(seen, Err(Errno(libc::EBADF)), "the application's descriptor is open in the own thread");
         }
         assert_eq!((woken, after), (Ok(1), Ok(0)));
+        assert!(!is_own());
         assert!(!ForkMark::new().in_child());
     }
 }

@@ -172,7 +172,8 @@ impl Writer {
     }
     /// A length and as much of `s` as fits `max` bytes without cutting a character.
     fn bounded(&mut self, s: &str, max: usize) {
-        let cut = &s[..s.floor_char_boundary(max)];
+        let end = (0..=max.min(s.len())).rev().find(|n| s.is_char_boundary(*n)).unwrap_or(0);
+        let cut = s.get(..end).unwrap_or_default();
         self.u16(cut.len() as u16);
         self.0.extend_from_slice(cut.as_bytes());
     }
