@@ -25,7 +25,9 @@
 //! * Sources of [`Link::post`] belong to the link until the matching [`Link::wait`] has returned.
 //! * Nothing calls upwards: events (revoked, moved, peer dead) are read with [`Link::health`].
 
+pub mod embedded;
 pub mod loopback;
+pub mod mgmt;
 
 use crate::base::stats::LinkStats;
 use crate::base::{Error, HomeOff, Status};
@@ -36,8 +38,13 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 /// Connects to a peer: `None` is this host (exporters are found by region name), otherwise a host and the port of its
 /// management path. `model` is the text of `LIBSMC_LINK`; empty for none.
 pub fn connect(peer: Option<(&str, u16)>, model: &str) -> Result<Arc<dyn Link>, Error> {
-    let _ = (peer, model);
-    Err(Error::of(Status::NOT_SUPPORTED, "connect"))
+    if let Some((host, port)) = peer {
+        let attempt = format!("connect to {host}:{port}");
+        return Err(Error::new(Status::NOT_SUPPORTED, attempt, "this version reaches exporters on the same host only")
+            .remedy("use /smc/local/NAME"));
+    }
+    let _ = model;
+    Ok(Arc::new(embedded::EmbeddedLink::connect_local()))
 }
 
 /// A region as this link knows it; meaningless on another link.

@@ -7,12 +7,17 @@
 pub mod clock;
 pub mod errno;
 pub mod event;
+pub mod freeze;
 pub mod mem;
 pub mod pagemap;
+pub mod poll;
 pub mod process;
+pub mod procfs;
 pub mod sigframe;
 pub mod signal;
+pub mod socket;
 pub mod sync;
+pub mod thread;
 pub mod uffd;
 
 pub use errno::Errno;

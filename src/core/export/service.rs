@@ -1,0 +1,353 @@
+//! The exporter's thread: owns every socket, memory file and home; the only one that talks to clients.
+
+use super::conn::{Conn, Phase, as_message};
+use super::home::Home;
+use super::registry::{Registry, Shared};
+use super::{ExportOptions, Memory};
+use super::revoke::revoke;
+use crate::base::{Error, Result, Status};
+use crate::link::Access;
+use crate::link::embedded::control::GATE_REVOKED;
+use crate::link::embedded::names::address;
+use crate::link::mgmt::message::MAX_NAMES;
+use crate::link::mgmt::{self, Message, RegionDesc};
+use crate::sys::clock::now;
+use crate::sys::poll::{PollFd, poll};
+use crate::sys::thread::Wake;
+use crate::sys::{Errno, errno, socket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+
+/// Whom to revoke.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Who {
+    One(u64),
+    All,
+}
+
+/// What other threads ask of the service.
+#[derive(Debug)]
+pub(super) enum Command {
+    Export { name: String, memory: Memory, options: ExportOptions, reply: Sender<Result<Arc<Shared>>> },
+    Unexport { id: u64, reply: Sender<()> },
+    Revoke { id: u64, who: Who, reason: String, quiesced: bool, reply: Sender<Result<()>> },
+}
+
+/// Connections per process; more are closed as they come.
+const MAX_CONNS: usize = 4096;
+/// Connections taken from one listener per round.
+const ACCEPTS: usize = 16;
+/// Beat of the keep-alive.
+const TICK_NS: u64 = 1_000_000_000;
+/// Pause of a listener that cannot accept (no descriptors left).
+const PAUSE_NS: u64 = 100_000_000;
+
+/// One export.
+struct Hosted {
+    shared: Arc<Shared>,
+    options: ExportOptions,
+    listener: OwnedFd,
+    home: Home,
+}
+
+impl Hosted {
+    fn admits(&self, me: u32, uid: u32) -> bool {
+        self.options.allow_any || uid == 0 || uid == me || self.options.allow_uids.contains(&uid)
+    }
+
+    fn describe(&self, conns: &[Conn], access: Access) -> RegionDesc {
+        RegionDesc {
+            name: self.shared.name.clone(),
+            len: self.home.len() as u64,
+            access,
+            kind: self.shared.kind,
+            pid: std::process::id(),
+            clients: conns.iter().filter(|c| c.is_client_of(self.shared.id)).count() as u32,
+            generation: self.home.generation,
+        }
+    }
+}
+
+/// State of the thread.
+pub(super) struct Service {
+    registry: Arc<Registry>,
+    rx: Receiver<Command>,
+    wake: Wake,
+    exports: Vec<Hosted>,
+    conns: Vec<Conn>,
+    next_id: u64,
+    me: u32,
+    beat: u64,
+    accept_after: u64,
+}
+
+impl Service {
+    pub fn new(registry: Arc<Registry>, rx: Receiver<Command>, wake: Wake) -> Service {
+        // SAFETY: geteuid touches no memory and cannot fail.
+        let me = unsafe { errno::syscall(libc::SYS_geteuid, [0; 6]) }.unwrap_or(0) as u32;
+        Service { registry, rx, wake, exports: Vec::new(), conns: Vec::new(), next_id: 1, me, beat: 1, accept_after: 0 }
+    }
+
+    /// Serves until the process ends.
+    pub fn run(mut self) {
+        let mut ticked = now();
+        loop {
+            let (listeners, conns) = self.wait(ticked.saturating_add(TICK_NS));
+            self.commands();
+            // A command may have removed an export or connections: then the marks are off and the next round is right.
+            if listeners.len() == self.exports.len() && conns.len() == self.conns.len() {
+                self.read(&conns);
+                self.accept(&listeners);
+            }
+            if now().saturating_sub(ticked) >= TICK_NS {
+                ticked = now();
+                self.tick();
+            }
+            self.sweep();
+        }
+    }
+
+    /// Sleeps until something happens; says which listeners and which connections are ready.
+    fn wait(&mut self, tick: u64) -> (Vec<bool>, Vec<bool>) {
+        let accepting = now() >= self.accept_after;
+        let mut fds = vec![PollFd::readable(self.wake.fd())];
+        fds.extend(self.conns.iter().map(|c| PollFd::readable(c.fd())));
+        if accepting {
+            fds.extend(self.exports.iter().map(|e| PollFd::readable(e.listener.as_fd())));
+        }
+        let until = if accepting { tick } else { tick.min(self.accept_after) };
+        // Nobody connected: nothing to keep alive.
+        let idle = self.conns.is_empty() && accepting;
+        let timeout = if idle { 60_000 } else { until.saturating_sub(now()).div_ceil(1_000_000) };
+        if poll(&mut fds, timeout).is_err() {
+            crate::sys::clock::nap(10_000_000);
+        }
+        self.wake.clear();
+        let mut ready = fds.iter().skip(1).map(PollFd::ready);
+        let conns = ready.by_ref().take(self.conns.len()).collect();
+        let listeners = self.exports.iter().map(|_| ready.next().unwrap_or(false)).collect();
+        (listeners, conns)
+    }
+
+    fn commands(&mut self) {
+        while let Ok(c) = self.rx.try_recv() {
+            match c {
+                Command::Export { name, memory, options, reply } => {
+                    let _ = reply.send(self.export(name, memory, options));
+                }
+                Command::Unexport { id, reply } => {
+                    self.unexport(id);
+                    let _ = reply.send(());
+                }
+                Command::Revoke { id, who, reason, quiesced, reply } => {
+                    let result = self.revoke(id, who, &reason, quiesced);
+                    // The caller sees the list without the revoked.
+                    self.sweep();
+                    let _ = reply.send(result);
+                }
+            }
+        }
+    }
+
+    fn export(&mut self, name: String, memory: Memory, options: ExportOptions) -> Result<Arc<Shared>> {
+        let attempt = || format!("export \"{name}\"");
+        let listener = match socket::listen(&address(&name), 128) {
+            Err(Errno(libc::EADDRINUSE)) => return Err(Error::of(Status::EXISTS, attempt()).remedy("see `smc ls` for who has it")),
+            r => r.map_err(|e| Error::new(Status::SYSTEM, attempt(), format!("listen: {e}")))?,
+        };
+        let mut beats = self.beats();
+        let home = match memory {
+            Memory::New(len) => Home::create(len, options.access)?,
+            Memory::At(at) => Home::adopt(&at, options.access, &mut beats)?,
+        };
+        drop(beats);
+        let shared = Arc::new(Shared::new(self.id(), name, home.base(), home.len(), home.kind));
+        self.registry.insert(&shared);
+        self.exports.push(Hosted { shared: shared.clone(), options, listener, home });
+        Ok(shared)
+    }
+
+    fn id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// Keeps every client's heartbeat going during long work.
+    fn beats(&mut self) -> impl FnMut() + '_ {
+        move || {
+            self.beat += 1;
+            self.conns.iter().for_each(|c| c.beat(self.beat));
+        }
+    }
+
+    fn unexport(&mut self, id: u64) {
+        let Some(at) = self.exports.iter().position(|e| e.shared.id == id) else { return };
+        let host = self.exports.swap_remove(at);
+        drop(host.listener);
+        for c in self.conns.iter_mut().filter(|c| c.export == id) {
+            if c.is_client_of(id) {
+                c.set_gate(GATE_REVOKED);
+                c.say(&Message::Revoked { reason: "the export has ended".into() }, &[]);
+            }
+            c.gone = true;
+        }
+        let mut beats = self.beats();
+        host.home.retire(&mut beats);
+        drop(beats);
+        self.conns.retain(|c| !c.gone);
+        host.shared.set_clients(Vec::new());
+    }
+
+    fn revoke(&mut self, id: u64, who: Who, reason: &str, quiesced: bool) -> Result<()> {
+        let host = self.exports.iter_mut().find(|e| e.shared.id == id);
+        let host = host.ok_or_else(|| Error::of(Status::NOT_FOUND, "revoke access"))?;
+        // Copying counts beats of its own from here; the next tick goes on above them.
+        let result = revoke(&mut host.home, &mut self.conns, id, who, reason, quiesced, self.beat);
+        self.beat += 1 << 32;
+        result
+    }
+
+    fn accept(&mut self, ready: &[bool]) {
+        for (host, _) in self.exports.iter().zip(ready).filter(|(_, r)| **r) {
+            for _ in 0..ACCEPTS {
+                let fd = match socket::accept(host.listener.as_fd()) {
+                    Ok(fd) => fd,
+                    Err(Errno(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS)) => {
+                        self.accept_after = now() + PAUSE_NS;
+                        break;
+                    }
+                    Err(_) => break,
+                };
+                // Who is it? Before a byte of his is read.
+                let Ok(peer) = socket::peer(fd.as_fd()) else { continue };
+                self.next_id += 1;
+                let mut c = Conn::new(self.next_id, host.shared.id, peer, fd);
+                if !host.admits(self.me, peer.uid) {
+                    c.refuse(Status::PERMISSION, format!("user {} is not admitted", peer.uid));
+                } else if self.conns.len() >= MAX_CONNS {
+                    c.refuse(Status::NO_RESOURCES, "too many clients");
+                } else {
+                    self.conns.push(c);
+                }
+            }
+        }
+    }
+
+    fn read(&mut self, ready: &[bool]) {
+        for i in 0..ready.len().min(self.conns.len()) {
+            if ready.get(i) != Some(&true) {
+                continue;
+            }
+            let mut turn = 0;
+            while let Some(m) = self.conns.get_mut(i).and_then(|c| c.next(&mut turn)) {
+                self.answer(i, m);
+            }
+        }
+    }
+
+    fn answer(&mut self, i: usize, m: Message) {
+        let reply = match (self.conns.get(i).map(|c| c.phase), m) {
+            (Some(Phase::Greeting), Message::Hello { min, max }) => return self.greet(i, min, max),
+            (Some(Phase::Ready), Message::Open { name, want }) => return self.open(i, &name, want),
+            (Some(Phase::Ready | Phase::Open), Message::List { start }) => self.names(i, start),
+            (Some(Phase::Ready | Phase::Open), Message::Ping { token }) => Message::Pong { token },
+            (Some(Phase::Open), Message::DeviceFlush { .. }) => Message::error(Status::NOT_SUPPORTED, "this region is not accelerator memory"),
+            (_, m) => {
+                if let Some(c) = self.conns.get_mut(i) {
+                    match m {
+                        Message::Close => c.gone = true,
+                        _ => c.refuse(Status::PROTOCOL, "a message that does not fit here"),
+                    }
+                }
+                return;
+            }
+        };
+        if let Some(c) = self.conns.get_mut(i) {
+            c.say(&reply, &[]);
+        }
+    }
+
+    fn greet(&mut self, i: usize, min: u16, max: u16) {
+        let Some(c) = self.conns.get_mut(i) else { return };
+        match mgmt::negotiate(min, max) {
+            Some(version) => {
+                c.phase = Phase::Ready;
+                c.say(&Message::Welcome { version, pid: std::process::id() }, &[]);
+            }
+            None => {
+                let ours = format!("{} to {}", mgmt::VERSION_MIN, mgmt::VERSION_MAX);
+                c.refuse(Status::PROTOCOL, format!("you speak versions {min} to {max}, this exporter {ours}"));
+            }
+        }
+    }
+
+    /// The exports this client may open, from the `start`-th on.
+    fn names(&self, i: usize, start: u32) -> Message {
+        let uid = self.conns.get(i).map_or(u32::MAX, |c| c.peer.uid);
+        let visible = self.exports.iter().filter(|e| e.admits(self.me, uid)).skip(start as usize);
+        let mut regions: Vec<RegionDesc> = visible.take(MAX_NAMES + 1).map(|e| e.describe(&self.conns, e.options.access)).collect();
+        let more = regions.len() > MAX_NAMES;
+        regions.truncate(MAX_NAMES);
+        Message::Names { next: if more { start.saturating_add(MAX_NAMES as u32) } else { 0 }, regions }
+    }
+
+    fn open(&mut self, i: usize, name: &str, want: Access) {
+        let Some(c) = self.conns.get(i) else { return };
+        let Some(host) = self.exports.iter().find(|e| e.shared.id == c.export) else { return };
+        let refusal = if host.shared.name != name {
+            Some((Status::NOT_FOUND, "no such region here".to_owned()))
+        } else if want > host.options.access {
+            Some((Status::PERMISSION, format!("\"{name}\" is exported read-only")))
+        } else {
+            None
+        };
+        let mut desc = host.describe(&self.conns, want);
+        desc.clients += 1;
+        let Some(c) = self.conns.get_mut(i) else { return };
+        match refusal {
+            Some((status, text)) => c.refuse(status, text),
+            None => match hand_over(c, &host.home, desc, want) {
+                Ok(()) => self.publish(),
+                Err(e) => {
+                    c.say(&as_message(&e), &[]);
+                    c.gone = true;
+                }
+            },
+        }
+    }
+
+    /// Tells the public part who has what open.
+    fn publish(&self) {
+        for e in &self.exports {
+            e.shared.set_clients(self.conns.iter().filter(|c| c.is_client_of(e.shared.id)).map(Conn::info).collect());
+        }
+    }
+
+    fn tick(&mut self) {
+        self.beat += 1;
+        for c in &mut self.conns {
+            c.beat(self.beat);
+            c.tick();
+        }
+    }
+
+    fn sweep(&mut self) {
+        if self.conns.iter().any(|c| c.gone) {
+            self.conns.retain(|c| !c.gone);
+            self.publish();
+        }
+    }
+}
+
+fn hand_over(c: &mut Conn, home: &Home, region: RegionDesc, want: Access) -> Result<()> {
+    let fail = |e: Errno| Error::new(Status::NO_RESOURCES, "open the region", e.to_string());
+    c.make_page(home.generation).map_err(fail)?;
+    let opened = Message::Opened { region };
+    match want {
+        Access::ReadWrite => c.hand_over(&opened, home.fd()),
+        Access::ReadOnly => c.hand_over(&opened, home.read_only_fd().map_err(fail)?.as_fd()),
+    }
+    c.opened(want);
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! The messages.
+
+use crate::base::Status;
+use crate::link::{Access, MemoryKind, RegionInfo};
+
+/// Longest region name in bytes.
+pub const MAX_NAME: usize = 200;
+/// Longest text for people in bytes; longer ones are cut when encoded.
+pub const MAX_TEXT: usize = 512;
+/// Most regions in one [`Message::Names`].
+pub const MAX_NAMES: usize = 16;
+
+/// A region as the exporter describes it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RegionDesc {
+    /// Its name.
+    pub name: String,
+    /// Bytes.
+    pub len: u64,
+    /// Access granted (in `Opened`), or the most a client can get (in `Names`).
+    pub access: Access,
+    /// What lies behind it.
+    pub kind: MemoryKind,
+    /// The exporter's process.
+    pub pid: u32,
+    /// Clients that have it open.
+    pub clients: u32,
+    /// How often the memory has moved.
+    pub generation: u64,
+}
+
+impl RegionDesc {
+    /// The part the transport contract knows.
+    pub fn info(&self) -> RegionInfo {
+        let (name, len, access) = (self.name.clone(), self.len, self.access);
+        RegionInfo { name, len, access, kind: self.kind, clients: self.clients, pid: self.pid }
+    }
+}
+
+/// One management message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Message {
+    /// Client: the versions I speak.
+    Hello {
+        /// Oldest.
+        min: u16,
+        /// Newest.
+        max: u16,
+    },
+    /// Exporter: we speak this one.
+    Welcome {
+        /// The version of all that follows.
+        version: u16,
+        /// The exporter's process.
+        pid: u32,
+    },
+    /// Either: refused; the connection may be closed after it.
+    Error {
+        /// The cause.
+        status: Status,
+        /// For people.
+        text: String,
+    },
+    /// Client: what do you export, from the `start`-th on?
+    List {
+        /// Index to start at.
+        start: u32,
+    },
+    /// Exporter: at most [`MAX_NAMES`] regions.
+    Names {
+        /// Ask again from here; 0 when this was the last part.
+        next: u32,
+        /// The regions.
+        regions: Vec<RegionDesc>,
+    },
+    /// Client: open this region.
+    Open {
+        /// Its name.
+        name: String,
+        /// Access wanted; less is refused.
+        want: Access,
+    },
+    /// Exporter: here it is. With two descriptors: the home and the control page.
+    Opened {
+        /// What it is.
+        region: RegionDesc,
+    },
+    /// Client: done with it.
+    Close,
+    /// Exporter: the memory has moved. With one descriptor: the new home.
+    Moved {
+        /// Generation of the new home.
+        generation: u64,
+    },
+    /// Exporter: your access has ended.
+    Revoked {
+        /// For people.
+        reason: String,
+    },
+    /// Client: are you there?
+    Ping {
+        /// Comes back in the answer.
+        token: u64,
+    },
+    /// Exporter: yes.
+    Pong {
+        /// From the question.
+        token: u64,
+    },
+    /// Client: make arrived bytes visible to running kernels (reserved; answered by NOT_SUPPORTED).
+    DeviceFlush {
+        /// First byte.
+        off: u64,
+        /// Bytes.
+        len: u64,
+    },
+}
+
+impl Message {
+    /// An error message.
+    pub fn error(status: Status, text: impl Into<String>) -> Message {
+        Message::Error { status, text: text.into() }
+    }
+
+    /// Number on the wire.
+    pub fn number(&self) -> u16 {
+        match self {
+            Message::Hello { .. } => 1,
+            Message::Welcome { .. } => 2,
+            Message::Error { .. } => 3,
+            Message::List { .. } => 4,
+            Message::Names { .. } => 5,
+            Message::Open { .. } => 6,
+            Message::Opened { .. } => 7,
+            Message::Close => 8,
+            Message::Moved { .. } => 9,
+            Message::Revoked { .. } => 10,
+            Message::Ping { .. } => 11,
+            Message::Pong { .. } => 12,
+            Message::DeviceFlush { .. } => 13,
+        }
+    }
+}
+
+/// True for a legal region name: 1 to [`MAX_NAME`] bytes of `[A-Za-z0-9._-]`, not starting with a dot.
+pub fn valid_name(name: &str) -> bool {
+    let ok = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    (1..=MAX_NAME).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(ok)
+}
