@@ -43,6 +43,13 @@ impl From<Status> for CErr {
     }
 }
 
+impl CErr {
+    /// `Ok` for a good status.
+    pub fn ok(s: Status) -> Result<(), CErr> {
+        s.ok().map_err(CErr::from)
+    }
+}
+
 impl From<smc_engine::sys::Errno> for CErr {
     fn from(e: smc_engine::sys::Errno) -> CErr {
         CErr(e.0)

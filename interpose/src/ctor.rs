@@ -35,6 +35,14 @@ fn variable(name: &str) -> Option<String> {
     Some(String::from_utf8_lossy(value).into_owned())
 }
 
+/// True when a variable had exactly this value at start. Does not allocate.
+pub fn variable_is(name: &str, value: &str) -> bool {
+    let used = USED.load(Relaxed);
+    let starts = (0..used).filter(|i| *i == 0 || ENV.get(i - 1).is_some_and(|b| b.load(Relaxed) == 0));
+    let want = || name.bytes().chain(*b"=").chain(value.bytes()).chain(*b"\0");
+    starts.into_iter().any(|i| want().zip(ENV.iter().skip(i)).all(|(w, b)| w == b.load(Relaxed)))
+}
+
 /// Appends one `NAME=VALUE` with its NUL. The strings on the stack are not kept: some programs overwrite them.
 fn save(line: &CStr) {
     let bytes = line.to_bytes_with_nul();
@@ -80,6 +88,7 @@ extern "C" fn end() {
         // Nobody is left to be told: the engine has said on stderr what was lost.
         let _ = engine.release_all();
     }
+    crate::report::at_exit();
 }
 
 #[used]

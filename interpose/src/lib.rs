@@ -16,7 +16,18 @@ use smc_engine as _;
 
 mod convert;
 mod ctor;
+mod descriptors;
+mod files;
 mod find_object;
 mod heap;
+mod io;
 mod malloc;
+mod maps;
+mod meta;
+mod paths;
+mod report;
+mod stdio;
 mod table;
+mod touch;
+mod transfer;
+mod views;
