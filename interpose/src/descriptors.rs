@@ -6,7 +6,7 @@ use crate::convert::{CErr, answer, errno};
 use crate::files::{self, Held};
 use crate::io;
 use crate::table::{Hook, handled, hook, real};
-use libc::{c_int, off_t};
+use libc::{c_char, c_int, c_void, off_t, size_t, ssize_t};
 use smc_engine::base::Status;
 use smc_engine::policy::posix;
 
@@ -40,6 +40,8 @@ macro_rules! file_hooks {
 
 file_hooks! {
     [fd]
+    fn fgetxattr(fd: c_int, name: *const c_char, out: *mut c_void, room: size_t) -> ssize_t = |_f| Err(CErr(libc::EOPNOTSUPP));
+    fn flistxattr(fd: c_int, out: *mut c_char, room: size_t) -> ssize_t = |_f| Err(CErr(libc::EOPNOTSUPP));
     fn lseek(fd: c_int, by: off_t, whence: c_int) -> off_t = |f| io::seek(&f, by, whence);
     fn lseek64(fd: c_int, by: off_t, whence: c_int) -> off_t = |f| io::seek(&f, by, whence);
     fn fsync(fd: c_int) -> c_int = |f| release(&f);

@@ -1,4 +1,4 @@
-//! Calls that name a file: open and its relatives, access, truncate.
+//! Calls that name a file: open and its relatives, stat, access, truncate. Extended attributes are not supported there.
 //!
 //! The real function goes first, and a name is ours only when the file system does not know it. So a name that exists is
 //! never hidden, and a path pointer is read here only after the kernel has read it.
@@ -9,7 +9,7 @@
 use crate::convert::{CErr, Failure, answer, errno};
 use crate::table::{Hook, handled, hook, real};
 use crate::{ctor, files, meta};
-use libc::{c_char, c_int, mode_t, off_t};
+use libc::{c_char, c_int, c_void, mode_t, off_t, size_t, ssize_t};
 use smc_engine::base::Status;
 use smc_engine::core::engine::Engine;
 use smc_engine::core::options::PeerName;
@@ -84,10 +84,26 @@ fn handle(name: &SmcPath, len: u64, flags: c_int) -> Result<c_int, CErr> {
     let how = libc::O_PATH | flags & libc::O_CLOEXEC;
     // SAFETY: link is NUL-terminated and outlives the call.
     let fd = unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, link.as_ptr() as usize, how as usize, 0, 0, 0]) }?;
-    let open = Ok(fd as c_int);
     // Given back by system call: the close hook has nothing to do with it.
     close_raw(std::os::fd::IntoRawFd::into_raw_fd(file));
-    open
+    Ok(lowest(fd as c_int, flags))
+}
+
+/// The memory file has had the lowest free number, which is what open answers: moves the handle there.
+fn lowest(fd: c_int, flags: c_int) -> c_int {
+    let how = if flags & libc::O_CLOEXEC != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+    // SAFETY: an integer argument; touches no memory.
+    match unsafe { syscall(libc::SYS_fcntl, [fd as usize, how as usize, 0, 0, 0, 0]) } {
+        Ok(low) if (low as c_int) < fd => {
+            close_raw(fd);
+            low as c_int
+        }
+        Ok(high) => {
+            close_raw(high as c_int);
+            fd
+        }
+        Err(_) => fd,
+    }
 }
 
 /// EFBIG where sizing the memory file would raise SIGXFSZ.
@@ -155,6 +171,10 @@ path_hooks! {
     fn eaccess(path: *const c_char, how: c_int) -> c_int = |p| access_region(p, how);
     fn truncate(path: *const c_char, len: off_t) -> c_int = |p| truncate_region(p, len);
     fn truncate64(path: *const c_char, len: off_t) -> c_int = |p| truncate_region(p, len);
+    fn getxattr(path: *const c_char, name: *const c_char, out: *mut c_void, room: size_t) -> ssize_t = |_p| Err(CErr(libc::EOPNOTSUPP));
+    fn lgetxattr(path: *const c_char, name: *const c_char, out: *mut c_void, room: size_t) -> ssize_t = |_p| Err(CErr(libc::EOPNOTSUPP));
+    fn listxattr(path: *const c_char, out: *mut c_char, room: size_t) -> ssize_t = |_p| Err(CErr(libc::EOPNOTSUPP));
+    fn llistxattr(path: *const c_char, out: *mut c_char, room: size_t) -> ssize_t = |_p| Err(CErr(libc::EOPNOTSUPP));
     fn stat(path: *const c_char, out: *mut libc::stat) -> c_int = |p| meta::fill_path(p, out);
     fn stat64(path: *const c_char, out: *mut libc::stat) -> c_int = |p| meta::fill_path(p, out);
     fn lstat(path: *const c_char, out: *mut libc::stat) -> c_int = |p| meta::fill_path(p, out);

@@ -1,7 +1,7 @@
 //! stdio on `/smc/` files.
 //!
 //! libc's own FILE reads by internal calls that no hook sees, so fopen and fdopen give a stream whose input and output
-//! come here (`fopencookie`). `fileno` of such a stream answers EBADF: libc has no way to give it one.
+//! come here (`fopencookie`). Such a stream has no descriptor in libc's eyes, so `fileno` is answered here too.
 
 use crate::convert::{CErr, answer, errno};
 use crate::paths::{open_region, otherwise};
@@ -9,6 +9,7 @@ use crate::table::{hook, real};
 use crate::{descriptors, files, transfer};
 use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
 use std::ffi::CStr;
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering::*};
 
 #[repr(C)]
 struct Functions {
@@ -49,7 +50,30 @@ unsafe extern "C" fn seek(cookie: *mut c_void, off: *mut off64_t, whence: c_int)
     0
 }
 
+/// Streams made here: at most this many answer to `fileno`.
+const MOST: usize = 256;
+static STREAMS: [(AtomicPtr<FILE>, AtomicI32); MOST] = [const { (AtomicPtr::new(std::ptr::null_mut()), AtomicI32::new(-1)) }; MOST];
+
+fn remember(f: *mut FILE, fd: c_int) {
+    let free = |e: &&(AtomicPtr<FILE>, AtomicI32)| e.0.compare_exchange(std::ptr::null_mut(), f, AcqRel, Relaxed).is_ok();
+    if let Some(e) = STREAMS.iter().find(free) {
+        e.1.store(fd, Release);
+    }
+}
+
+fn forget(fd: c_int) {
+    if let Some(e) = STREAMS.iter().find(|e| e.1.compare_exchange(fd, -1, AcqRel, Relaxed).is_ok()) {
+        e.0.store(std::ptr::null_mut(), Release);
+    }
+}
+
+fn number_of(f: *mut FILE) -> Option<c_int> {
+    let e = STREAMS.iter().find(|e| e.0.load(Acquire) == f)?;
+    Some(e.1.load(Acquire)).filter(|fd| *fd >= 0)
+}
+
 unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
+    forget(cookie as usize as c_int);
     // SAFETY: the stream owns the number.
     unsafe { descriptors::close(cookie as usize as c_int) }
 }
@@ -59,7 +83,11 @@ fn stream(fd: c_int, mode: &CStr) -> Result<*mut FILE, CErr> {
     let functions = Functions { read, write, seek, close };
     // SAFETY: mode is NUL-terminated; the functions have the types that libc's header gives them.
     let f = unsafe { fopencookie(fd as usize as *mut c_void, mode.as_ptr(), functions) };
-    if f.is_null() { Err(CErr(errno())) } else { Ok(f) }
+    if f.is_null() {
+        return Err(CErr(errno()));
+    }
+    remember(f, fd);
+    Ok(f)
 }
 
 /// O_* flags of a stream mode: `r`, `w` or `a`, then `+`, `b`, `e`, `x`, `m`, `c` in any order.
@@ -114,6 +142,29 @@ macro_rules! fopens {
     )* };
 }
 fopens!(fopen, fopen64);
+
+macro_rules! filenos {
+    ($($name:ident),*) => { $(
+        /// fileno(3), extended to streams on `/smc/` files.
+        ///
+        /// # Safety
+        /// As for the libc function.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(f: *mut FILE) -> c_int {
+            let before = errno();
+            // SAFETY: the arguments are the caller's own.
+            let fd = unsafe { real::$name(f) };
+            match (fd < 0 && files::any()).then(|| number_of(f)).flatten() {
+                Some(fd) => {
+                    hook::$name.hits.hit();
+                    answer(before, Ok(fd))
+                }
+                None => fd,
+            }
+        }
+    )* };
+}
+filenos!(fileno, fileno_unlocked);
 
 /// fdopen(3), extended to `/smc/`.
 ///

@@ -144,6 +144,10 @@ hooks! {
     Paths optional: fn eaccess(path: *const c_char, how: c_int) -> c_int;
     Paths required: fn truncate(path: *const c_char, len: off_t) -> c_int;
     Paths required: fn truncate64(path: *const c_char, len: off_t) -> c_int;
+    Paths required: fn getxattr(path: *const c_char, name: *const c_char, out: *mut c_void, room: size_t) -> ssize_t;
+    Paths required: fn lgetxattr(path: *const c_char, name: *const c_char, out: *mut c_void, room: size_t) -> ssize_t;
+    Paths required: fn listxattr(path: *const c_char, out: *mut c_char, room: size_t) -> ssize_t;
+    Paths required: fn llistxattr(path: *const c_char, out: *mut c_char, room: size_t) -> ssize_t;
     Paths required: fn stat(path: *const c_char, out: *mut Stat) -> c_int;
     Paths required: fn stat64(path: *const c_char, out: *mut Stat) -> c_int;
     Paths required: fn lstat(path: *const c_char, out: *mut Stat) -> c_int;
@@ -162,6 +166,8 @@ hooks! {
     Files required: fn fstat64(fd: c_int, out: *mut Stat) -> c_int;
     Files optional: fn __fxstat(ver: c_int, fd: c_int, out: *mut Stat) -> c_int;
     Files optional: fn __fxstat64(ver: c_int, fd: c_int, out: *mut Stat) -> c_int;
+    Files required: fn fgetxattr(fd: c_int, name: *const c_char, out: *mut c_void, room: size_t) -> ssize_t;
+    Files required: fn flistxattr(fd: c_int, out: *mut c_char, room: size_t) -> ssize_t;
     Files required: fn lseek(fd: c_int, by: off_t, whence: c_int) -> off_t;
     Files required: fn lseek64(fd: c_int, by: off_t, whence: c_int) -> off_t;
     Files required: fn fsync(fd: c_int) -> c_int;
@@ -204,6 +210,8 @@ hooks! {
     Stdio required: fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE;
     Stdio required: fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE;
     Stdio required: fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
+    Stdio required: fn fileno(f: *mut FILE) -> c_int;
+    Stdio required: fn fileno_unlocked(f: *mut FILE) -> c_int;
 }
 
 /// Hooks whose real function redhook keeps; this table only names and counts them.

@@ -9,7 +9,6 @@
 use libc::iovec;
 use smc_engine::base::PAGE;
 use smc_engine::core::engine::Engine;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// What the kernel will do with a buffer.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,17 +32,19 @@ pub fn touch(start: usize, len: usize, how: Use) -> bool {
             match how {
                 // SAFETY: the engine knows the byte as part of a live view, where a load is always served.
                 Use::Source => drop(unsafe { p.read_volatile() }),
-                Use::Target => {
-                    // SAFETY: as above; an atomic is needed because the byte may be in use by other threads.
-                    let byte = unsafe { AtomicU8::from_ptr(p) };
-                    // Adds nothing to the byte, but the page counts as stored to.
-                    byte.fetch_or(0, Relaxed);
-                }
+                Use::Target => store_nothing(p),
             }
         }
         at = (at & !(PAGE - 1)).saturating_add(PAGE);
     }
     any
+}
+
+/// A store that changes nothing, atomic because other threads may use the byte. In assembly, because a compiler may turn
+/// `fetch_or(0)` into a load, or into nothing at all.
+fn store_nothing(p: *mut u8) {
+    // SAFETY: the caller has found the byte in a live view, where a store is always served; its value stays.
+    unsafe { std::arch::asm!("lock or byte ptr [{p}], 0", p = in(reg) p, options(nostack)) };
 }
 
 /// The same for a list of buffers.
