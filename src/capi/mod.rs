@@ -1,1 +1,3 @@
-//! capi
+//! The C API: `extern "C"` functions over the engine. The header is made from this module and from nothing else.
+
+pub mod version;

@@ -1,0 +1,161 @@
+//! Unmodified programs on `/smc/local/NAME`, with an exporter in a process of its own.
+//!
+//! Needs `smc serve` (`SMC_BIN`, or the release build): skipped with a reason when the tool has no such command.
+
+mod preload_support;
+
+use preload_support::{app, installed, limited, output, preloaded, target, text};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+const SIZE: usize = 1 << 20;
+
+/// A region of zeros, exported until dropped.
+struct Exporter {
+    process: Child,
+    name: String,
+}
+
+impl Exporter {
+    /// `None`, with the reason printed, when the tool cannot export.
+    fn start() -> Option<Exporter> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let tool = std::env::var_os("SMC_BIN").map_or_else(|| target().join("release/smc"), Into::into);
+        let help = Command::new(&tool).args(["serve", "--help"]).output();
+        if !help.is_ok_and(|h| text(&h.stdout).contains("--name")) {
+            eprintln!("skipped: {} has no serve command", tool.display());
+            return None;
+        }
+        let name = format!("t{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+        let mut c = Command::new(&tool);
+        c.args(["serve", "--name", &name, "--size", &SIZE.to_string()]).stdin(Stdio::null()).stdout(Stdio::null());
+        let mut e = Exporter { process: c.spawn().expect("start the exporter"), name };
+        let start = Instant::now();
+        while !output(preloaded("stat", &[&e.path()])).status.success() {
+            let ended = e.process.try_wait().expect("ask for the exporter");
+            assert!(ended.is_none(), "the exporter has ended: {ended:?}");
+            assert!(start.elapsed() < Duration::from_secs(20), "the exporter does not come up: {:?}", output(preloaded("stat", &[&e.path()])));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Some(e)
+    }
+
+    fn path(&self) -> String {
+        format!("/smc/local/{}", self.name)
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        // It may have ended by itself; then there is nothing to do.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn good(mut c: Command) -> String {
+    let out = c.output().expect("run");
+    assert!(out.status.success(), "{c:?}: {}\n{}{}", out.status, text(&out.stdout), text(&out.stderr));
+    text(&out.stdout)
+}
+
+#[test]
+fn posix_calls_do_what_they_say_on_every_back_end() {
+    let program = app("posix_path", &[]);
+    let program = program.to_str().expect("UTF-8");
+    for backend in ["", "thread", "sigbus", "sync", "mprotect"] {
+        let Some(e) = Exporter::start() else { return };
+        let mut probe = preloaded("stat", &[&e.path()]);
+        probe.env("LIBSMC_FAULT", backend);
+        let probe = output(probe);
+        if !probe.status.success() {
+            eprintln!("skipped: back end {backend:?} does not work here: {}", text(&probe.stderr));
+            continue;
+        }
+        let mut c = preloaded(program, &[&e.path(), &SIZE.to_string()]);
+        c.env("LIBSMC_FAULT", backend);
+        assert_eq!(good(c), "posix path ok\n", "back end {backend:?}");
+    }
+}
+
+#[test]
+fn bytes_written_by_one_program_are_read_by_the_next() {
+    let Some(e) = Exporter::start() else { return };
+    let p = e.path();
+    let dir = target().join("apps");
+    std::fs::create_dir_all(&dir).expect("make target/apps");
+    let file = dir.join(&e.name);
+    let data: Vec<u8> = (0..SIZE as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    std::fs::write(&file, &data).expect("write the pattern");
+    let f = file.to_str().expect("UTF-8");
+    good(preloaded("dd", &[&format!("if={f}"), &format!("of={p}"), "bs=64k", "conv=notrunc", "status=none"]));
+    good(preloaded("cmp", &[&p, f]));
+    // The control: one byte changed is seen.
+    good(preloaded("sh", &["-c", &format!("printf X | dd of={p} bs=1 seek=70000 conv=notrunc status=none")]));
+    let out = output(preloaded("cmp", &[&p, f]));
+    assert_eq!(out.status.code(), Some(1), "{out:?}");
+    assert!(text(&out.stdout).contains("byte 70001"), "{out:?}");
+    std::fs::remove_file(file).expect("clean up");
+}
+
+#[test]
+fn everyday_tools_read_it() {
+    let Some(e) = Exporter::start() else { return };
+    let p = e.path();
+    good(preloaded("sh", &["-c", &format!("printf 'b\\na\\n' | dd of={p} conv=notrunc status=none")]));
+    assert_eq!(good(preloaded("wc", &["-c", &p])), format!("{SIZE} {p}\n"));
+    assert_eq!(good(preloaded("head", &["-n", "2", &p])), "b\na\n");
+    assert!(good(preloaded("ls", &["-l", &p])).contains(&format!(" {SIZE} ")));
+    assert_eq!(good(preloaded("bash", &["-c", &format!("read -r l < {p}; echo $l")])), "b\n");
+    let copy = target().join("apps").join(format!("{}.copy", e.name));
+    good(preloaded("cp", &["-a", &p, copy.to_str().expect("UTF-8")]));
+    assert_eq!(std::fs::read(&copy).expect("read the copy").len(), SIZE);
+    std::fs::remove_file(copy).expect("clean up");
+    if installed("perl") {
+        assert_eq!(good(preloaded("perl", &["-e", &format!("open(F,'<','{p}') or die; print scalar <F>")])), "b\n");
+    }
+}
+
+#[test]
+fn python_maps_it_without_knowing() {
+    if !installed("python3") {
+        return;
+    }
+    let Some(e) = Exporter::start() else { return };
+    let writer = r#"
+import mmap, os, sys
+fd = os.open(sys.argv[1] + "?policy=byte&acquire=10ms", os.O_RDWR)
+assert os.fstat(fd).st_size == int(sys.argv[2])
+m = mmap.mmap(fd, 0)
+m[5000:5005] = b"numpy"
+m.flush()
+assert os.pread(fd, 5, 5000) == b"numpy"
+os.pwrite(fd, b"N", 5000)
+assert m[5000:5005] == b"Numpy"
+m.madvise(mmap.MADV_WILLNEED)
+m.close(); os.close(fd)
+try: os.open(sys.argv[1] + "?policy=bits", os.O_RDWR); raise SystemExit("accepted")
+except OSError as e: assert e.errno == 22, e
+"#;
+    let reader = r#"
+import mmap, sys
+with open(sys.argv[1], "rb") as f:
+    m = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
+    print(m[5000:5005].decode(), f.seek(5000), f.read(5).decode())
+    c = mmap.mmap(f.fileno(), 8192, access=mmap.ACCESS_COPY); c[5000] = 65; print(c[5000:5005].decode(), m[5000:5005].decode())
+"#;
+    let (p, size) = (e.path(), SIZE.to_string());
+    good(preloaded("python3", &["-c", writer, &p, &size]));
+    assert_eq!(good(preloaded("python3", &["-c", reader, &p])), "Numpy 5000 Numpy\nAumpy Numpy\n");
+}
+
+#[test]
+fn a_descriptor_that_bypasses_the_hooks_never_reads_zeros() {
+    let Some(e) = Exporter::start() else { return };
+    // The child of an exec has the number but not the region: an error, not the empty memory file.
+    let out = output(preloaded("bash", &["-c", &format!("exec 7<{}; exec env -u LD_PRELOAD head -c 5 <&7", e.path())]));
+    assert!(!out.status.success() && out.stdout.is_empty(), "{out:?}");
+    let out = output(limited("cat", &[&e.path()]));
+    assert!(text(&out.stderr).contains("No such file"), "{out:?}");
+}

@@ -1,0 +1,100 @@
+//! Load and exit.
+//!
+//! The library is initialised before everything else in the process (`-z initfirst`), libc included: nothing may be
+//! called that libc's own start prepares, and `environ` is still empty. So the constructor copies our variables from the
+//! `envp` argument and does nothing else. It starts no thread and opens nothing.
+
+use libc::{c_char, c_int};
+use smc_engine::base::config::Config;
+use smc_engine::core::engine::Engine;
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
+
+/// Room for all `LIBSMC_` variables together; what does not fit is ignored.
+const ROOM: usize = 4096;
+static ENV: [AtomicU8; ROOM] = [const { AtomicU8::new(0) }; ROOM];
+static USED: AtomicUsize = AtomicUsize::new(0);
+static DISABLED: AtomicBool = AtomicBool::new(false);
+
+/// `LIBSMC_DISABLE=1`: every hook passes through.
+pub fn disabled() -> bool {
+    DISABLED.load(Relaxed)
+}
+
+/// The engine's settings, from the environment the process was started with.
+pub fn config() -> Config {
+    Config::parse(variable)
+}
+
+/// Value of an `LIBSMC_` variable as it was at start.
+fn variable(name: &str) -> Option<String> {
+    let used = USED.load(Relaxed);
+    let bytes: Vec<u8> = ENV.iter().take(used).map(|b| b.load(Relaxed)).collect();
+    let mut lines = bytes.split(|b| *b == 0);
+    let value = lines.find_map(|l| l.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
+    Some(String::from_utf8_lossy(value).into_owned())
+}
+
+/// True when a variable had exactly this value at start. Does not allocate.
+pub fn variable_is(name: &str, value: &str) -> bool {
+    let used = USED.load(Relaxed);
+    let starts = (0..used).filter(|i| *i == 0 || ENV.get(i - 1).is_some_and(|b| b.load(Relaxed) == 0));
+    let want = || name.bytes().chain(*b"=").chain(value.bytes()).chain(*b"\0");
+    starts.into_iter().any(|i| want().zip(ENV.iter().skip(i)).all(|(w, b)| w == b.load(Relaxed)))
+}
+
+/// Appends one `NAME=VALUE` with its NUL. The strings on the stack are not kept: some programs overwrite them.
+fn save(line: &CStr) {
+    let bytes = line.to_bytes_with_nul();
+    let at = USED.load(Relaxed);
+    if at + bytes.len() > ROOM {
+        return;
+    }
+    for (to, from) in ENV.iter().skip(at).zip(bytes) {
+        to.store(*from, Relaxed);
+    }
+    USED.store(at + bytes.len(), Relaxed);
+}
+
+extern "C" fn start(_argc: c_int, _argv: *const *const c_char, envp: *const *const c_char) {
+    // SAFETY: reads the loader's copy of the auxiliary vector.
+    let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    // A set-user-id program takes no orders from its caller's environment.
+    if secure || envp.is_null() {
+        return;
+    }
+    let mut p = envp;
+    loop {
+        // SAFETY: envp is a NULL-terminated array and the loop stops at the NULL.
+        let line = unsafe { *p };
+        if line.is_null() {
+            return;
+        }
+        // SAFETY: an entry of envp is a NUL-terminated string.
+        let line = unsafe { CStr::from_ptr(line) };
+        if line.to_bytes().starts_with(b"LIBSMC_") {
+            save(line);
+            if line.to_bytes() == b"LIBSMC_DISABLE=1" {
+                DISABLED.store(true, Relaxed);
+            }
+        }
+        // SAFETY: the entry was not the last one.
+        p = unsafe { p.add(1) };
+    }
+}
+
+extern "C" fn end() {
+    if let Some(engine) = Engine::running() {
+        // Nobody is left to be told: the engine has said on stderr what was lost.
+        let _ = engine.release_all();
+    }
+    crate::report::at_exit();
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;

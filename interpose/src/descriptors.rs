@@ -1,0 +1,240 @@
+//! Calls on descriptors that move no bytes: seek, sync, duplicate, close, fcntl.
+//!
+//! fsync, fdatasync and close release: all earlier stores through the region are at the home when they return 0.
+
+use crate::convert::{CErr, answer, errno};
+use crate::files::{self, Held};
+use crate::io;
+use crate::table::{Hook, handled, hook, real};
+use libc::{c_char, c_int, c_void, off_t, size_t, ssize_t};
+use smc_engine::base::Status;
+use smc_engine::policy::posix;
+
+/// The open file behind `fd`, or `None` with the reason counted.
+fn ours(fd: c_int) -> Option<Held> {
+    if !files::any() {
+        return None;
+    }
+    let file = files::get(fd);
+    if handled(posix::file_call(file.is_some())) { file } else { None }
+}
+
+macro_rules! file_hooks {
+    ([$fd:ident] $( fn $name:ident($($a:ident: $t:ty),*) -> $r:ty = |$f:ident| $do:expr; )*) => { $(
+        /// The libc function of that name, extended to `/smc/` files.
+        ///
+        /// # Safety
+        /// As for the libc function.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name($($a: $t),*) -> $r {
+            if let Some($f) = ours($fd) {
+                hook::$name.hits.hit();
+                let before = errno();
+                return answer(before, $do);
+            }
+            // SAFETY: the arguments are the caller's own.
+            unsafe { real::$name($($a),*) }
+        }
+    )* };
+}
+
+file_hooks! {
+    [fd]
+    fn fgetxattr(fd: c_int, name: *const c_char, out: *mut c_void, room: size_t) -> ssize_t = |_f| Err(CErr(libc::EOPNOTSUPP));
+    fn flistxattr(fd: c_int, out: *mut c_char, room: size_t) -> ssize_t = |_f| Err(CErr(libc::EOPNOTSUPP));
+    fn lseek(fd: c_int, by: off_t, whence: c_int) -> off_t = |f| io::seek(&f, by, whence);
+    fn lseek64(fd: c_int, by: off_t, whence: c_int) -> off_t = |f| io::seek(&f, by, whence);
+    fn fsync(fd: c_int) -> c_int = |f| release(&f);
+    fn fdatasync(fd: c_int) -> c_int = |f| release(&f);
+    fn ftruncate(fd: c_int, len: off_t) -> c_int = |f| same_size(&f, len);
+    fn ftruncate64(fd: c_int, len: off_t) -> c_int = |f| same_size(&f, len);
+    // Answers the error itself and leaves errno alone.
+    fn posix_fadvise(fd: c_int, off: off_t, len: off_t, advice: c_int) -> c_int = |f| Ok(advise(&f, off, len, advice));
+    fn posix_fadvise64(fd: c_int, off: off_t, len: off_t, advice: c_int) -> c_int = |f| Ok(advise(&f, off, len, advice));
+}
+
+/// Everything stored through the region is at the home afterwards.
+fn release(f: &Held) -> Result<c_int, CErr> {
+    let region = f.region()?;
+    CErr::ok(region.release(0, region.len())).map(|()| 0)
+}
+
+fn same_size(f: &Held, len: off_t) -> Result<c_int, CErr> {
+    let region = f.region()?;
+    if f.mode().write && u64::try_from(len) == Ok(region.len()) { Ok(0) } else { Err(Status::INVALID_ARGUMENT.into()) }
+}
+
+/// WILLNEED prefetches; the others have no effect.
+fn advise(f: &Held, off: off_t, len: off_t, advice: c_int) -> c_int {
+    let Ok(region) = f.region() else { return libc::EIO };
+    let (Ok(off), Ok(len)) = (u64::try_from(off), u64::try_from(len)) else { return libc::EINVAL };
+    if !(libc::POSIX_FADV_NORMAL..=libc::POSIX_FADV_NOREUSE).contains(&advice) {
+        return libc::EINVAL;
+    }
+    let rest = region.len().saturating_sub(off);
+    let len = if len == 0 { rest } else { len.min(rest) };
+    if advice == libc::POSIX_FADV_WILLNEED && len > 0 {
+        // Advice: a page that cannot be had now is tried again when it is touched.
+        let _ = region.prefetch(off, len);
+    }
+    0
+}
+
+/// After a successful duplication: `new` is one more number of `from`'s file.
+fn shared(from: &Held, new: c_int) -> c_int {
+    if from.inherited() || new < 0 {
+        return new;
+    }
+    match files::share(from, new) {
+        Ok(()) => new,
+        Err(e) => {
+            crate::paths::close_raw(new);
+            answer(0, Err(e))
+        }
+    }
+}
+
+/// dup(2), extended to `/smc/` files: the new number shares offset and flags.
+///
+/// # Safety
+/// As for the libc function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
+    let from = ours(fd);
+    // SAFETY: the arguments are the caller's own.
+    let new = unsafe { real::dup(fd) };
+    match from {
+        Some(f) => {
+            hook::dup.hits.hit();
+            shared(&f, new)
+        }
+        None => new,
+    }
+}
+
+/// dup2(2), extended to `/smc/` files. A `/smc/` file that was `to` before is closed; what that could not write back is lost
+/// silently, as it is for every file: call fsync first.
+///
+/// # Safety
+/// As for the libc function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
+    // SAFETY: the arguments are the caller's own.
+    duplicate_onto(&hook::dup2, fd, to, || unsafe { real::dup2(fd, to) })
+}
+
+/// dup3(2), extended to `/smc/` files, as [`dup2`].
+///
+/// # Safety
+/// As for the libc function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+    // SAFETY: the arguments are the caller's own.
+    duplicate_onto(&hook::dup3, fd, to, || unsafe { real::dup3(fd, to, flags) })
+}
+
+fn duplicate_onto(hook: &Hook, fd: c_int, to: c_int, real: impl FnOnce() -> c_int) -> c_int {
+    let (from, old) = (ours(fd), ours(to));
+    if from.is_some() && !files::fits(to) && to >= 0 {
+        return answer(0, Err(CErr(libc::EMFILE)));
+    }
+    let new = real();
+    if new < 0 || fd == to {
+        return new;
+    }
+    if let Some(old) = old.filter(|o| !o.inherited()) {
+        let _ = release(&old);
+        drop(old);
+        files::remove(to);
+    }
+    match from {
+        Some(f) => {
+            hook.hits.hit();
+            shared(&f, new)
+        }
+        None => new,
+    }
+}
+
+/// close(2), extended to `/smc/` files: releases. EIO when that failed; the descriptor is closed all the same.
+///
+/// # Safety
+/// As for the libc function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    let Some(f) = ours(fd).filter(|f| !f.inherited()) else {
+        // SAFETY: the arguments are the caller's own.
+        return unsafe { real::close(fd) };
+    };
+    hook::close.hits.hit();
+    let released = release(&f);
+    files::remove(fd);
+    drop(f);
+    // SAFETY: the arguments are the caller's own.
+    let r = unsafe { real::close(fd) };
+    match released {
+        Err(_) => answer(0, Err(CErr(libc::EIO))),
+        Ok(_) => r,
+    }
+}
+
+/// close_range(2), extended to `/smc/` files: each is released and forgotten.
+///
+/// # Safety
+/// As for the libc function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+    // With CLOSE_RANGE_CLOEXEC nothing is closed, and with CLOSE_RANGE_UNSHARE not for the other threads.
+    if files::any() && first <= last && flags == 0 {
+        for fd in files::numbers(first, last) {
+            forget(fd);
+        }
+    }
+    // SAFETY: the arguments are the caller's own.
+    unsafe { real::close_range(first, last, flags) }
+}
+
+fn forget(fd: c_int) {
+    let Some(f) = files::get(fd).filter(|f| !f.inherited()) else { return };
+    hook::close_range.hits.hit();
+    let _ = release(&f);
+    files::remove(fd);
+}
+
+/// fcntl(2), extended to `/smc/` files. Variadic in C; the third argument is passed in the same register either way.
+///
+/// Duplicates share the open file; F_GETFL and F_SETFL work on its flags, of which O_APPEND and O_NONBLOCK can change;
+/// record locks answer EINVAL, as on any file that cannot be locked.
+///
+/// # Safety
+/// As for the libc function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_int {
+    // SAFETY: the arguments are the caller's own.
+    control(fd, cmd, arg, || unsafe { real::fcntl(fd, cmd, arg) })
+}
+
+/// As [`fcntl`].
+///
+/// # Safety
+/// As for the libc function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, cmd: c_int, arg: usize) -> c_int {
+    // SAFETY: the arguments are the caller's own.
+    control(fd, cmd, arg, || unsafe { real::fcntl64(fd, cmd, arg) })
+}
+
+fn control(fd: c_int, cmd: c_int, arg: usize, real: impl FnOnce() -> c_int) -> c_int {
+    let Some(f) = ours(fd) else { return real() };
+    hook::fcntl.hits.hit();
+    match cmd {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => shared(&f, real()),
+        libc::F_GETFL => f.flags(),
+        libc::F_SETFL => {
+            f.set_flags(libc::O_APPEND | libc::O_NONBLOCK, arg as c_int);
+            0
+        }
+        libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => answer(0, Err(CErr(libc::EINVAL))),
+        _ => real(),
+    }
+}

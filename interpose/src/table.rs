@@ -1,0 +1,252 @@
+//! The table of hooked names, as data, and the way to the real functions.
+//!
+//! A real function is looked up on the first call (`dlsym(RTLD_NEXT)`, which does not allocate on success with the glibc
+//! versions this library loads on) and cached in an atomic: two threads that race store the same value.
+
+use crate::convert::{Failure, set_errno};
+use libc::{c_char, c_int, c_void};
+use libc::{FILE, iovec, mode_t, off_t, size_t, sockaddr, socklen_t, ssize_t, stat as Stat, statx as Statx};
+use smc_engine::base::stats::Counter;
+use smc_engine::policy::{Decision, ReasonCounts};
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+
+/// What a hooked name belongs to; what is missing switches the features of its family off.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Family {
+    /// The heap: passed through, seen only.
+    Heap,
+    /// Names under `/smc/`.
+    Paths,
+    /// Descriptors of `/smc/` files.
+    Files,
+    /// Mappings.
+    Maps,
+    /// System calls that may meet an absent page of a view in their buffers.
+    Buffers,
+    /// stdio on `/smc/` files.
+    Stdio,
+}
+
+/// One hooked name.
+#[repr(C)]
+pub struct Hook {
+    /// The real function; null until it was looked up. First, because assembly jumps through it.
+    real: AtomicPtr<c_void>,
+    name: &'static str,
+    /// What it belongs to.
+    pub family: Family,
+    /// Every supported libc has it. An optional name may be absent: its hook then fails with ENOSYS.
+    pub required: bool,
+    /// Calls that the library acted on. Calls that went straight to the real function are not counted: that would
+    /// cost them a write to shared memory.
+    pub hits: Counter,
+}
+
+impl Hook {
+    /// A hook whose real function is looked up on the first call. `name` ends in NUL.
+    pub const fn new(name: &'static str, family: Family, required: bool) -> Hook {
+        Hook { real: AtomicPtr::new(std::ptr::null_mut()), name, family, required, hits: Counter::new() }
+    }
+
+    /// A hook that jumps to `first` until [`Hook::set`] was called.
+    pub const fn starting_at(name: &'static str, family: Family, first: unsafe extern "C" fn()) -> Hook {
+        Hook { real: AtomicPtr::new(first as *mut c_void), name, family, required: true, hits: Counter::new() }
+    }
+
+    /// Name of the hooked function.
+    pub fn name(&self) -> &'static str {
+        self.name.trim_end_matches('\0')
+    }
+
+    /// The real function or null.
+    #[inline(always)]
+    pub fn real(&self) -> *mut c_void {
+        let p = self.real.load(Relaxed);
+        if p.is_null() { self.look_up() } else { p }
+    }
+
+    /// Stores the real function.
+    pub fn set(&self, p: *mut c_void) {
+        self.real.store(p, Relaxed);
+    }
+
+    /// The next definition of the name after this library, or null.
+    pub fn next(&self) -> *mut c_void {
+        // SAFETY: name is NUL-terminated (every constructor's caller writes it so) and static.
+        unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr().cast()) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look_up(&self) -> *mut c_void {
+        let p = self.next();
+        self.set(p);
+        p
+    }
+}
+
+/// The failure of a name that this libc does not have.
+#[cold]
+pub fn absent<T: Failure>() -> T {
+    set_errno(libc::ENOSYS);
+    T::FAILED
+}
+
+macro_rules! hooks {
+    ($( $family:ident $need:ident: fn $name:ident($($a:ident: $t:ty),*) -> $r:ty; )*) => {
+        /// The hooks of this table by name.
+        #[allow(non_upper_case_globals, missing_docs)]
+        pub mod hook {
+            use super::{Family, Hook};
+            $( pub static $name: Hook = Hook::new(concat!(stringify!($name), "\0"), Family::$family, hooks!(@ $need)); )*
+        }
+
+        /// The real functions by name. Each has the contract of the function it is named after. They may be left by an
+        /// exception or a cancelled thread, hence no destructor may be pending in a caller.
+        #[allow(clippy::missing_safety_doc, missing_docs)]
+        pub mod real {
+            #[allow(clippy::wildcard_imports)]
+            use super::*;
+            $(
+                #[inline(always)]
+                pub unsafe fn $name($($a: $t),*) -> $r {
+                    let p = hook::$name.real();
+                    if p.is_null() { return absent(); }
+                    // SAFETY: the name's definition has this C signature, which the table took from its header.
+                    let f: unsafe extern "C-unwind" fn($($t),*) -> $r = unsafe { std::mem::transmute(p) };
+                    // SAFETY: the caller keeps the contract of the function of that name.
+                    unsafe { f($($a),*) }
+                }
+            )*
+        }
+
+        /// Every hook of this table.
+        static TABLE: &[&Hook] = &[$(&hook::$name),*];
+    };
+    (@ required) => { true };
+    (@ optional) => { false };
+}
+
+hooks! {
+    Paths required: fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    Paths required: fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    Paths required: fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    Paths required: fn openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    Paths optional: fn __open_2(path: *const c_char, flags: c_int) -> c_int;
+    Paths optional: fn __open64_2(path: *const c_char, flags: c_int) -> c_int;
+    Paths optional: fn __openat_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int;
+    Paths optional: fn __openat64_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int;
+    Paths required: fn creat(path: *const c_char, mode: mode_t) -> c_int;
+    Paths required: fn creat64(path: *const c_char, mode: mode_t) -> c_int;
+    Paths required: fn access(path: *const c_char, how: c_int) -> c_int;
+    Paths required: fn faccessat(dir: c_int, path: *const c_char, how: c_int, flags: c_int) -> c_int;
+    Paths optional: fn euidaccess(path: *const c_char, how: c_int) -> c_int;
+    Paths optional: fn eaccess(path: *const c_char, how: c_int) -> c_int;
+    Paths required: fn truncate(path: *const c_char, len: off_t) -> c_int;
+    Paths required: fn truncate64(path: *const c_char, len: off_t) -> c_int;
+    Paths required: fn getxattr(path: *const c_char, name: *const c_char, out: *mut c_void, room: size_t) -> ssize_t;
+    Paths required: fn lgetxattr(path: *const c_char, name: *const c_char, out: *mut c_void, room: size_t) -> ssize_t;
+    Paths required: fn listxattr(path: *const c_char, out: *mut c_char, room: size_t) -> ssize_t;
+    Paths required: fn llistxattr(path: *const c_char, out: *mut c_char, room: size_t) -> ssize_t;
+    Paths required: fn stat(path: *const c_char, out: *mut Stat) -> c_int;
+    Paths required: fn stat64(path: *const c_char, out: *mut Stat) -> c_int;
+    Paths required: fn lstat(path: *const c_char, out: *mut Stat) -> c_int;
+    Paths required: fn lstat64(path: *const c_char, out: *mut Stat) -> c_int;
+    Paths required: fn fstatat(dir: c_int, path: *const c_char, out: *mut Stat, flags: c_int) -> c_int;
+    Paths required: fn fstatat64(dir: c_int, path: *const c_char, out: *mut Stat, flags: c_int) -> c_int;
+    Paths required: fn statx(dir: c_int, path: *const c_char, flags: c_int, mask: u32, out: *mut Statx) -> c_int;
+    Paths optional: fn __xstat(ver: c_int, path: *const c_char, out: *mut Stat) -> c_int;
+    Paths optional: fn __xstat64(ver: c_int, path: *const c_char, out: *mut Stat) -> c_int;
+    Paths optional: fn __lxstat(ver: c_int, path: *const c_char, out: *mut Stat) -> c_int;
+    Paths optional: fn __lxstat64(ver: c_int, path: *const c_char, out: *mut Stat) -> c_int;
+    Paths optional: fn __fxstatat(ver: c_int, dir: c_int, path: *const c_char, out: *mut Stat, flags: c_int) -> c_int;
+    Paths optional: fn __fxstatat64(ver: c_int, dir: c_int, path: *const c_char, out: *mut Stat, flags: c_int) -> c_int;
+
+    Files required: fn fstat(fd: c_int, out: *mut Stat) -> c_int;
+    Files required: fn fstat64(fd: c_int, out: *mut Stat) -> c_int;
+    Files optional: fn __fxstat(ver: c_int, fd: c_int, out: *mut Stat) -> c_int;
+    Files optional: fn __fxstat64(ver: c_int, fd: c_int, out: *mut Stat) -> c_int;
+    Files required: fn fgetxattr(fd: c_int, name: *const c_char, out: *mut c_void, room: size_t) -> ssize_t;
+    Files required: fn flistxattr(fd: c_int, out: *mut c_char, room: size_t) -> ssize_t;
+    Files required: fn lseek(fd: c_int, by: off_t, whence: c_int) -> off_t;
+    Files required: fn lseek64(fd: c_int, by: off_t, whence: c_int) -> off_t;
+    Files required: fn fsync(fd: c_int) -> c_int;
+    Files required: fn fdatasync(fd: c_int) -> c_int;
+    Files required: fn ftruncate(fd: c_int, len: off_t) -> c_int;
+    Files required: fn ftruncate64(fd: c_int, len: off_t) -> c_int;
+    Files required: fn posix_fadvise(fd: c_int, off: off_t, len: off_t, advice: c_int) -> c_int;
+    Files required: fn posix_fadvise64(fd: c_int, off: off_t, len: off_t, advice: c_int) -> c_int;
+    Files required: fn fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_int;
+    Files required: fn fcntl64(fd: c_int, cmd: c_int, arg: usize) -> c_int;
+    Files required: fn dup(fd: c_int) -> c_int;
+    Files required: fn dup2(fd: c_int, to: c_int) -> c_int;
+    Files required: fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;
+    Files required: fn close(fd: c_int) -> c_int;
+    Files required: fn close_range(first: u32, last: u32, flags: c_int) -> c_int;
+
+    Buffers required: fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t;
+    Buffers required: fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t;
+    Buffers required: fn pread(fd: c_int, buf: *mut c_void, n: size_t, off: off_t) -> ssize_t;
+    Buffers required: fn pread64(fd: c_int, buf: *mut c_void, n: size_t, off: off_t) -> ssize_t;
+    Buffers required: fn pwrite(fd: c_int, buf: *const c_void, n: size_t, off: off_t) -> ssize_t;
+    Buffers required: fn pwrite64(fd: c_int, buf: *const c_void, n: size_t, off: off_t) -> ssize_t;
+    Buffers optional: fn __read_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t) -> ssize_t;
+    Buffers optional: fn __pread_chk(fd: c_int, buf: *mut c_void, n: size_t, off: off_t, room: size_t) -> ssize_t;
+    Buffers optional: fn __pread64_chk(fd: c_int, buf: *mut c_void, n: size_t, off: off_t, room: size_t) -> ssize_t;
+    Buffers required: fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t;
+    Buffers required: fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t;
+    Buffers required: fn preadv(fd: c_int, iov: *const iovec, n: c_int, off: off_t) -> ssize_t;
+    Buffers required: fn preadv64(fd: c_int, iov: *const iovec, n: c_int, off: off_t) -> ssize_t;
+    Buffers required: fn pwritev(fd: c_int, iov: *const iovec, n: c_int, off: off_t) -> ssize_t;
+    Buffers required: fn pwritev64(fd: c_int, iov: *const iovec, n: c_int, off: off_t) -> ssize_t;
+    Buffers required: fn send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t;
+    Buffers required: fn sendto(fd: c_int, buf: *const c_void, n: size_t, flags: c_int, to: *const sockaddr, len: socklen_t) -> ssize_t;
+    Buffers required: fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t;
+    Buffers required: fn recvfrom(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, from: *mut sockaddr, len: *mut socklen_t) -> ssize_t;
+
+    Maps required: fn msync(addr: *mut c_void, len: size_t, flags: c_int) -> c_int;
+    Maps required: fn mprotect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int;
+
+    Stdio required: fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE;
+    Stdio required: fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE;
+    Stdio required: fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
+    Stdio required: fn fileno(f: *mut FILE) -> c_int;
+    Stdio required: fn fileno_unlocked(f: *mut FILE) -> c_int;
+}
+
+/// Hooks whose real function redhook keeps; this table only names and counts them.
+pub mod mapping {
+    use super::{Family, Hook};
+
+    macro_rules! named {
+        ($($slot:ident = $name:literal),*) => {
+            $(
+                #[doc = concat!("`", $name, "`")]
+                pub static $slot: Hook = Hook::new(concat!($name, "\0"), Family::Maps, true);
+            )*
+            /// All of them.
+            pub static TABLE: &[&Hook] = &[$(&$slot),*];
+        };
+    }
+    named!(MMAP = "mmap", MMAP64 = "mmap64", MUNMAP = "munmap", MREMAP = "mremap", MADVISE = "madvise", POSIX_MADVISE = "posix_madvise");
+}
+
+/// Why calls were passed through.
+pub static REASONS: ReasonCounts = ReasonCounts::new();
+
+/// True when the library does this call; otherwise counts the reason.
+pub fn handled(d: Decision) -> bool {
+    match d {
+        Decision::Handle => true,
+        Decision::PassThrough(why) => {
+            REASONS.hit(why);
+            false
+        }
+        Decision::Refuse(_) => false,
+    }
+}
+
+/// Every hook of the library.
+pub fn all() -> impl Iterator<Item = &'static Hook> {
+    TABLE.iter().chain(mapping::TABLE).chain(crate::malloc::TABLE).copied()
+}

@@ -1,0 +1,54 @@
+//! System calls of the application whose buffers lie in a view.
+//!
+//! With the `thread` back end the kernel waits for an absent page as it does for any other. With the others it answers
+//! EFAULT. Then the pages of the buffer are touched from here, which brings them in as any load or store does, and the
+//! call is made once more. Only ranges the engine knows are touched: a truly bad address still gets its EFAULT.
+//!
+//! A datagram that meets an absent page is lost with the first call, so the buffers of the receive calls are touched before.
+
+use libc::iovec;
+use smc_engine::base::PAGE;
+use smc_engine::core::engine::Engine;
+
+/// What the kernel will do with a buffer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Use {
+    /// Read it.
+    Source,
+    /// Write it.
+    Target,
+}
+
+/// Brings in the pages of `[start, start + len)` that belong to views; true when there were any.
+pub fn touch(start: usize, len: usize, how: Use) -> bool {
+    let Some(engine) = Engine::running() else { return false };
+    let Some(end) = start.checked_add(len) else { return false };
+    let mut any = false;
+    let mut at = start;
+    while at < end {
+        if engine.find(at).is_some() {
+            any = true;
+            let p = at as *mut u8;
+            match how {
+                // SAFETY: the engine knows the byte as part of a live view, where a load is always served.
+                Use::Source => drop(unsafe { p.read_volatile() }),
+                Use::Target => store_nothing(p),
+            }
+        }
+        at = (at & !(PAGE - 1)).saturating_add(PAGE);
+    }
+    any
+}
+
+/// A store that changes nothing, atomic because other threads may use the byte. In assembly, because a compiler may turn
+/// `fetch_or(0)` into a load, or into nothing at all.
+fn store_nothing(p: *mut u8) {
+    // SAFETY: the caller has found the byte in a live view, where a store is always served; its value stays.
+    unsafe { std::arch::asm!("lock or byte ptr [{p}], 0", p = in(reg) p, options(nostack)) };
+}
+
+/// The same for a list of buffers.
+pub fn touch_all(bufs: &[iovec], how: Use) -> bool {
+    // Every buffer, not only up to the first hit.
+    bufs.iter().filter(|b| touch(b.iov_base as usize, b.iov_len, how)).count() > 0
+}
