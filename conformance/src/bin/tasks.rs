@@ -1,0 +1,2 @@
+//! `smc-tasks`: repository tasks.
+fn main() {}
