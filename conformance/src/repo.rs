@@ -71,7 +71,11 @@ pub fn diff(old: &str, new: &str) -> String {
     if old == new {
         return String::new();
     }
-    similar::TextDiff::from_lines(old, new).unified_diff().context_radius(2).header("committed", "regenerated").to_string()
+    similar::TextDiff::from_lines(old, new)
+        .unified_diff()
+        .context_radius(2)
+        .header("committed", "regenerated")
+        .to_string()
 }
 
 /// Runs a command; its output on success, else its name, status and what it said.

@@ -10,7 +10,9 @@ const VERDICT: &str = ".verdict";
 pub fn run(case: &Case, seed: u64, effort: Effort, scratch: PathBuf) -> std::io::Result<()> {
     let dir = scratch.clone();
     std::panic::set_hook(Box::new(move |info| {
-        let text = info.payload_as_str().unwrap_or("a panic without a text");
+        let payload = info.payload();
+        let text = payload.downcast_ref::<&str>().copied().or(payload.downcast_ref::<String>().map(String::as_str));
+        let text = text.unwrap_or("a panic without a text");
         let at = info.location().map(|l| format!(" at {l}")).unwrap_or_default();
         eprintln!("panic: {text}{at}");
         let _ = write(&dir, &Verdict::Fail(format!("panic: {text}{at}")));
