@@ -39,7 +39,23 @@ pub fn has_abi_tools() -> bool {
 pub fn describe(library: &Path, out: &Path) -> Result<(), String> {
     let mut command = Command::new("abidw");
     command.args(["--no-corpus-path", "--no-comp-dir-path", "--no-show-locs", "--out-file"]).arg(out).arg(library);
-    repo::run(&mut command).map(drop)
+    repo::run(&mut command)?;
+    let text = std::fs::read_to_string(out).map_err(|e| e.to_string())?;
+    let lines: Vec<String> = text.lines().map(without_place).collect();
+    std::fs::write(out, lines.join("\n") + "\n").map_err(|e| e.to_string())
+}
+
+/// A line whose `path='...'` names the source below its package only: where packages and the standard library lie
+/// on this machine is nobody's ABI.
+fn without_place(line: &str) -> String {
+    let Some((before, rest)) = line.split_once(" path='") else { return line.into() };
+    let Some((path, after)) = rest.split_once('\'') else { return line.into() };
+    let path = path.split_once("/@/").map_or(path, |(source, _unit)| source);
+    let below = |mark: &str| path.split_once(mark).and_then(|(_, p)| p.split_once('/')).map(|(_, p)| p);
+    let root = format!("{}/", repo::root().display());
+    let short =
+        below("registry/src/").or_else(|| below("/rustc/")).or_else(|| path.strip_prefix(&root)).unwrap_or(path);
+    format!("{before} path='{short}'{after}")
 }
 
 /// How the library's ABI relates to a description.
@@ -75,6 +91,24 @@ mod tests {
             parse_nm("0000000000001000 T smc_map@@SMC_1.0\n0000000000002000 T malloc\n"),
             "T malloc\nT smc_map@@SMC_1.0\n"
         );
+    }
+
+    #[test]
+    fn places_are_taken_out() {
+        let line = |p: &str| without_place(&format!("<abi-instr path='{p}' language='x'>"));
+        assert_eq!(
+            line("/home/u/.cargo/registry/src/index-1/libc-0.2/src/lib.rs/@/libc.1-cgu.0"),
+            "<abi-instr path='libc-0.2/src/lib.rs' language='x'>"
+        );
+        assert_eq!(
+            line("/rustc/abc/library/core/src/lib.rs"),
+            "<abi-instr path='library/core/src/lib.rs' language='x'>"
+        );
+        assert_eq!(
+            line(&format!("{}/src/lib.rs", repo::root().display())),
+            "<abi-instr path='src/lib.rs' language='x'>"
+        );
+        assert_eq!(without_place("<x a='1'>"), "<x a='1'>");
     }
 
     /// A removed function and a grown struct must be seen, or the check is blind.

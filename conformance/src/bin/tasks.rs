@@ -79,13 +79,16 @@ fn fail(why: &str) -> ExitCode {
 
 /// Writes `text` to `path`, or shows how it differs from what is there.
 fn settle(path: &Path, text: &str, mode: &Mode, task: &str) -> Result<Done, String> {
-    let old = std::fs::read_to_string(path).unwrap_or_default();
+    let old = std::fs::read_to_string(path).ok();
     let name = path.strip_prefix(repo::root()).unwrap_or(path).display().to_string();
-    if old == text {
+    if old.as_deref() == Some(text) {
         return Ok(Done::Ok(format!("{name} is current")));
     }
     if mode.check {
-        return Err(format!("{name} is not current; run `smc-tasks {task}`\n{}", repo::diff(&old, text)));
+        return Err(format!(
+            "{name} is not current; run `smc-tasks {task}`\n{}",
+            repo::diff(old.as_deref().unwrap_or_default(), text)
+        ));
     }
     write(path, text)?;
     Ok(Done::Ok(format!("{name} written")))
