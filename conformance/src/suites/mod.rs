@@ -2,12 +2,13 @@
 
 pub mod install;
 pub mod litmus_self;
+pub mod sim_self;
 
 use crate::runner::Case;
 
 /// Every case, suite by suite.
 pub fn all() -> Vec<Case> {
-    let suites: &[&[Case]] = &[litmus_self::CASES, install::CASES];
+    let suites: &[&[Case]] = &[litmus_self::CASES, sim_self::CASES, install::CASES];
     suites.concat()
 }
 
