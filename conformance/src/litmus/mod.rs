@@ -3,7 +3,7 @@
 //!
 //! A [`Litmus`] pairs a fenced program, whose forbidden outcomes must never be seen, with a control without the
 //! fences, whose relaxed outcomes must be seen: a harness that cannot see them is [`Failure::Blind`] and its silence
-//! about the fenced program proves nothing. The thing under test is a [`World`]; [`reference`] is one that really
+//! about the fenced program proves nothing. The thing under test is a [`World`]; [`mod@reference`] is one that really
 //! has caches and really reorders, and has flaws to switch on, each of which a test here must catch.
 
 pub mod catalogue;

@@ -2,7 +2,7 @@
 //!
 //! One seed decides the owners of the bytes ([`map`]), the operations ([`ops`]) and so everything. The [`model`] says
 //! what each operation may answer and what the home must hold; [`run`] compares, and on a difference shrinks the
-//! list of operations. The thing under test is a [`Subject`]; [`reference`] is one with switchable flaws, each of
+//! list of operations. The thing under test is a [`Subject`]; [`mod@reference`] is one with switchable flaws, each of
 //! which must be caught.
 //!
 //! The program is free of data races: a byte has one writer, this node or the other ones, so every answer is known

@@ -12,11 +12,11 @@ pub const CASES: &[Case] = &[
 
 /// A few pages with many runs, or many pages.
 fn size(seed: u64) -> Size {
-    if seed.is_multiple_of(4) { Size { home: 256 << 10, ops: 600 } } else { Size { home: (16 << 10) + 8, ops: 300 } }
+    if seed.is_multiple_of(8) { Size { home: 128 << 10, ops: 400 } } else { Size { home: (16 << 10) + 8, ops: 300 } }
 }
 
 fn reference(ctx: &mut Ctx) -> Verdict {
-    for i in 0..ctx.scale(50, 500, 10_000) {
+    for i in 0..ctx.scale(30, 500, 10_000) {
         let seed = ctx.seed.wrapping_add(i);
         if let Err(f) = run(&mut Reference(Flaw::None), seed, size(seed)) {
             return Verdict::Fail(format!("the model is wrong about a right subject: {f}"));
