@@ -1,0 +1,214 @@
+//! Sizes, offsets and values of the C API's types, compared between Rust and C.
+//!
+//! C's side is a generated program that prints them. Adding a struct is one line in [`structs`]; the compiler then
+//! insists that every field is listed, and [`unlisted`] that every struct of the header is.
+
+use super::compile::run_c;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+/// One field as Rust sees it.
+pub struct Field {
+    /// Name, the same in C.
+    pub name: &'static str,
+    /// Bytes from the start of the struct.
+    pub offset: usize,
+    /// Bytes.
+    pub size: usize,
+}
+
+/// One struct as Rust sees it.
+pub struct Struct {
+    /// Name, the same in C.
+    pub name: &'static str,
+    /// Bytes.
+    pub size: usize,
+    /// Bytes.
+    pub align: usize,
+    /// All fields.
+    pub fields: Vec<Field>,
+}
+
+/// One integer constant or enumerator as Rust sees it.
+pub struct Constant {
+    /// Name in C.
+    pub name: String,
+    /// Value.
+    pub value: i64,
+}
+
+/// `row!(path::of::smc_struct { field, field })`: a [`Struct`]; it does not compile when a field is missing.
+#[macro_export]
+macro_rules! row {
+    ($type:path { $($field:ident),* $(,)? }) => {{
+        #[allow(dead_code)]
+        fn every_field_is_listed(s: &$type) {
+            let $type { $($field: _),* } = s;
+        }
+        fn size_of_field<T, F>(_: fn(&T) -> *const F) -> usize {
+            std::mem::size_of::<F>()
+        }
+        $crate::abi::layout::Struct {
+            name: stringify!($type).rsplit([':', ' ']).next().unwrap_or_default(),
+            size: std::mem::size_of::<$type>(),
+            align: std::mem::align_of::<$type>(),
+            fields: vec![$($crate::abi::layout::Field {
+                name: stringify!($field),
+                offset: std::mem::offset_of!($type, $field),
+                size: size_of_field(|s: &$type| &raw const s.$field),
+            }),*],
+        }
+    }};
+}
+
+/// Every struct with a body in `smc.h`: one line each.
+pub fn structs() -> Vec<Struct> {
+    vec![]
+}
+
+/// Every enumerator and numeric constant of `smc.h`.
+pub fn constants() -> Vec<Constant> {
+    let statuses = smc_engine::base::Status::ALL.iter();
+    statuses.map(|s| Constant { name: format!("SMC_STATUS_{}", s.name()), value: i64::from(s.0) }).collect()
+}
+
+/// True once the header declares a function: before that there is nothing to compare.
+pub fn declares_api(header: &str) -> bool {
+    header.lines().any(|l| l.starts_with("SMC_API "))
+}
+
+/// Structs with a body and enumerators that `header` defines and the lists do not name.
+pub fn unlisted(header: &str, structs: &[Struct], constants: &[Constant]) -> Vec<String> {
+    let mut missing = Vec::new();
+    for line in header.lines().map(str::trim) {
+        if let Some(name) = line.strip_suffix('{').and_then(struct_name)
+            && !structs.iter().any(|s| s.name == name)
+        {
+            missing.push(format!("struct {name}"));
+        }
+        if let Some(name) = constant_name(line)
+            && !constants.iter().any(|c| c.name == name)
+        {
+            missing.push(format!("constant {name}"));
+        }
+    }
+    missing
+}
+
+fn struct_name(line: &str) -> Option<&str> {
+    line.trim().trim_start_matches("typedef ").strip_prefix("struct ").map(str::trim)
+}
+
+/// Name of an enumerator line `SMC_X = 1,` or a definition `#define SMC_X 1`.
+fn constant_name(line: &str) -> Option<&str> {
+    let define = line.strip_prefix("#define ").and_then(|l| l.split_once(' '));
+    let (name, value) = define.or_else(|| line.trim_end_matches(',').split_once(" = "))?;
+    let numeric = value.trim().trim_start_matches(['-', '(']).starts_with(|c: char| c.is_ascii_digit());
+    (name.starts_with("SMC_") && numeric).then_some(name)
+}
+
+/// Asks C for the same facts and returns every disagreement. `dir` takes the program.
+pub fn compare(header: &Path, structs: &[Struct], constants: &[Constant], dir: &Path) -> Result<Vec<String>, String> {
+    let said = run_c(&program(header, structs, constants), dir)?;
+    let mut c: BTreeMap<&str, &str> = said.lines().filter_map(|l| l.split_once('=')).collect();
+    let mut wrong = Vec::new();
+    for (key, rust) in facts(structs, constants) {
+        match c.remove(key.as_str()) {
+            Some(value) if value == rust => {}
+            Some(value) => wrong.push(format!("{key}: {rust} in Rust, {value} in C")),
+            None => wrong.push(format!("{key}: {rust} in Rust, not printed by C")),
+        }
+    }
+    Ok(wrong)
+}
+
+fn facts(structs: &[Struct], constants: &[Constant]) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    for s in structs {
+        all.push((format!("size {}", s.name), s.size.to_string()));
+        all.push((format!("align {}", s.name), s.align.to_string()));
+        for f in &s.fields {
+            all.push((format!("offset {}.{}", s.name, f.name), f.offset.to_string()));
+            all.push((format!("size {}.{}", s.name, f.name), f.size.to_string()));
+        }
+    }
+    all.extend(constants.iter().map(|c| (format!("value {}", c.name), c.value.to_string())));
+    all
+}
+
+fn program(header: &Path, structs: &[Struct], constants: &[Constant]) -> String {
+    let mut s =
+        format!("#include \"{}\"\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {{\n", header.display());
+    let mut print = |key: String, value: String| {
+        let _ = writeln!(s, "    printf(\"{key}=%lld\\n\", (long long)({value}));");
+    };
+    for t in structs {
+        let n = t.name;
+        print(format!("size {n}"), format!("sizeof(struct {n})"));
+        print(format!("align {n}"), format!("_Alignof(struct {n})"));
+        for f in t.fields.iter().map(|f| f.name) {
+            print(format!("offset {n}.{f}"), format!("offsetof(struct {n}, {f})"));
+            print(format!("size {n}.{f}"), format!("sizeof(((struct {n} *)0)->{f})"));
+        }
+    }
+    for c in constants {
+        print(format!("value {}", c.name), c.name.clone());
+    }
+    s.push_str("    return 0;\n}\n");
+    s
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[allow(non_camel_case_types)]
+    #[repr(C)]
+    struct smc_probe {
+        small: u8,
+        big: u64,
+        tail: [u32; 3],
+    }
+
+    const GOOD: &str = "#include <stdint.h>\nenum smc_e {\n    SMC_E_A = 5,\n};\n\
+        typedef struct smc_probe {\n    uint8_t small;\n    uint64_t big;\n    uint32_t tail[3];\n} smc_probe;\n";
+
+    fn run(header: &str, value: i64) -> Vec<String> {
+        let dir = crate::abi::scratch("layout").unwrap();
+        let path = dir.join("h.h");
+        std::fs::write(&path, header).unwrap();
+        let wrong = compare(
+            &path,
+            &[row!(smc_probe { small, big, tail })],
+            &[Constant { name: "SMC_E_A".into(), value }],
+            &dir,
+        );
+        std::fs::remove_dir_all(&dir).unwrap();
+        wrong.unwrap()
+    }
+
+    #[test]
+    fn equal_layouts_agree() {
+        assert_eq!(run(GOOD, 5), Vec::<String>::new());
+    }
+
+    #[test]
+    fn planted_differences_are_found() {
+        assert_eq!(run(GOOD, 6), ["value SMC_E_A: 6 in Rust, 5 in C"]);
+        let narrow = run(&GOOD.replace("uint64_t big", "uint32_t big"), 5);
+        assert!(narrow.contains(&"offset smc_probe.big: 8 in Rust, 4 in C".to_string()), "{narrow:?}");
+        assert!(narrow.contains(&"size smc_probe.big: 8 in Rust, 4 in C".to_string()), "{narrow:?}");
+        let grown = run(&GOOD.replace("} smc_probe", "int more; } smc_probe"), 5);
+        assert_eq!(grown, Vec::<String>::new(), "a tail in the padding is the one thing sizes cannot show");
+        let grown = run(&GOOD.replace("} smc_probe", "int more[2]; } smc_probe"), 5);
+        assert_eq!(grown, ["size smc_probe: 32 in Rust, 40 in C"]);
+    }
+
+    #[test]
+    fn what_is_not_listed_is_named() {
+        assert_eq!(unlisted(GOOD, &[], &[]), ["constant SMC_E_A", "struct smc_probe"]);
+        assert_eq!(unlisted("#define SMC_H\n#define SMC_MAX 16\n", &[], &[]), ["constant SMC_MAX"]);
+        assert!(unlisted("struct smc_opaque;\ntypedef struct smc_opaque smc_opaque;\n", &[], &[]).is_empty());
+    }
+}

@@ -1,0 +1,26 @@
+//! The list of all cases. A suite is a module with a `CASES` list; a new suite is one line here.
+
+pub mod install;
+pub mod litmus_self;
+pub mod sim_self;
+
+use crate::runner::Case;
+
+/// Every case, suite by suite.
+pub fn all() -> Vec<Case> {
+    let suites: &[&[Case]] = &[litmus_self::CASES, sim_self::CASES, install::CASES];
+    suites.concat()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn names_are_unique_and_have_a_family() {
+        let all = super::all();
+        for (i, a) in all.iter().enumerate() {
+            assert!(a.name.contains('_'), "{} has no family", a.name);
+            assert!(a.name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_'), "{}", a.name);
+            assert!(all.iter().skip(i + 1).all(|b| b.name != a.name), "{} is twice in the list", a.name);
+        }
+    }
+}
