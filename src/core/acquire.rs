@@ -38,6 +38,13 @@ impl Region {
 
     /// [`Region::acquire`] by pages.
     pub(super) fn acquire_pages(&self, range: PageRange) -> Status {
+        // What a flush has sent must be readable before a page is fetched again, or own stores would not survive.
+        if self.keeper.take_unfenced() {
+            let s = self.fence(self.deadline());
+            if !s.is_ok() {
+                return s;
+            }
+        }
         self.drop_range(range, Dirty::Merge)
     }
 
