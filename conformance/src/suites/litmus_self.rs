@@ -13,7 +13,7 @@ pub const CASES: &[Case] = &[
 ];
 
 fn budget(ctx: &Ctx) -> harness::Budget {
-    harness::Budget::new(ctx.scale(2_000, 20_000, 500_000), Duration::from_millis(ctx.scale(300, 1_000, 20_000)))
+    harness::Budget::new(ctx.scale(2_000, 20_000, 500_000), Duration::from_millis(ctx.scale(300, 1_000, 10_000)))
 }
 
 fn run(ctx: &Ctx, flaw: Flaw, test: &Litmus, placement: Placement) -> harness::Report {
