@@ -35,7 +35,11 @@ impl Exporter {
         while !output(preloaded("stat", &[&e.path()])).status.success() {
             let ended = e.process.try_wait().expect("ask for the exporter");
             assert!(ended.is_none(), "the exporter has ended: {ended:?}");
-            assert!(start.elapsed() < Duration::from_secs(20), "the exporter does not come up: {:?}", output(preloaded("stat", &[&e.path()])));
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "the exporter does not come up: {:?}",
+                output(preloaded("stat", &[&e.path()]))
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
         Some(e)

@@ -234,7 +234,9 @@ fn control(fd: c_int, cmd: c_int, arg: usize, real: impl FnOnce() -> c_int) -> c
             f.set_flags(libc::O_APPEND | libc::O_NONBLOCK, arg as c_int);
             0
         }
-        libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => answer(0, Err(CErr(libc::EINVAL))),
+        libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => {
+            answer(0, Err(CErr(libc::EINVAL)))
+        }
         _ => real(),
     }
 }

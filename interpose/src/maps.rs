@@ -116,7 +116,9 @@ fn replaces(flags: c_int) -> bool {
 fn map_region(file: &Held, r: Request) -> Result<usize, CErr> {
     let region = file.region_arc()?;
     let kind = r.flags & 0x0f;
-    if !matches!(kind, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE | libc::MAP_PRIVATE) || (replaces(r.flags) && !r.addr.is_multiple_of(PAGE)) {
+    if !matches!(kind, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE | libc::MAP_PRIVATE)
+        || (replaces(r.flags) && !r.addr.is_multiple_of(PAGE))
+    {
         return Err(CErr(libc::EINVAL));
     }
     let ask = MapAsk {
@@ -199,7 +201,14 @@ fn unmap(addr: usize, len: usize, real: impl Fn(usize, usize) -> c_int) -> c_int
     answer(before, CErr::ok(worst).map(|()| 0).map_err(|_| CErr(libc::EIO)))
 }
 
-fn remap(addr: usize, old: usize, new: usize, flags: c_int, to: usize, real: impl FnOnce() -> *mut c_void) -> *mut c_void {
+fn remap(
+    addr: usize,
+    old: usize,
+    new: usize,
+    flags: c_int,
+    to: usize,
+    real: impl FnOnce() -> *mut c_void,
+) -> *mut c_void {
     if !views::any() {
         return real();
     }
@@ -221,7 +230,11 @@ fn remap(addr: usize, old: usize, new: usize, flags: c_int, to: usize, real: imp
 
 /// Walks a range: `real` on what is no view, `ours` on each piece of one. The first failure ends it.
 fn over_range(
-    hook: &crate::table::Hook, addr: usize, len: usize, real: impl Fn(usize, usize) -> c_int, ours: impl Fn(&Piece) -> Result<(), CErr>,
+    hook: &crate::table::Hook,
+    addr: usize,
+    len: usize,
+    real: impl Fn(usize, usize) -> c_int,
+    ours: impl Fn(&Piece) -> Result<(), CErr>,
 ) -> c_int {
     let found = views::any() && views::first(addr, len).is_some();
     if !found || !addr.is_multiple_of(PAGE) {
@@ -251,10 +264,16 @@ fn over_range(
 
 fn advise(p: &Piece, advice: c_int) -> Result<(), CErr> {
     match advice {
-        libc::MADV_WILLNEED | libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => CErr::ok(p.region.prefetch(p.off, p.len as u64)),
+        libc::MADV_WILLNEED | libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => {
+            CErr::ok(p.region.prefetch(p.off, p.len as u64))
+        }
         libc::MADV_DONTNEED => CErr::ok(p.region.acquire(p.off, p.len as u64)),
-        libc::MADV_NORMAL | libc::MADV_RANDOM | libc::MADV_SEQUENTIAL | libc::MADV_DONTFORK | libc::MADV_HUGEPAGE => Ok(()),
-        libc::MADV_NOHUGEPAGE | libc::MADV_DONTDUMP | libc::MADV_DODUMP | libc::MADV_COLD | libc::MADV_PAGEOUT => Ok(()),
+        libc::MADV_NORMAL | libc::MADV_RANDOM | libc::MADV_SEQUENTIAL | libc::MADV_DONTFORK | libc::MADV_HUGEPAGE => {
+            Ok(())
+        }
+        libc::MADV_NOHUGEPAGE | libc::MADV_DONTDUMP | libc::MADV_DODUMP | libc::MADV_COLD | libc::MADV_PAGEOUT => {
+            Ok(())
+        }
         libc::MADV_MERGEABLE | libc::MADV_UNMERGEABLE => Ok(()),
         _ => Err(CErr(libc::EINVAL)),
     }

@@ -22,7 +22,10 @@ struct Meta {
 impl Meta {
     fn of(region: &Region, writable: bool) -> Meta {
         // FNV-1a of the name: the same file keeps its number in every process.
-        let hash = region.name().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+        let hash = region
+            .name()
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
         Meta { inode: hash.max(1), mode: libc::S_IFREG | if writable { 0o600 } else { 0o400 }, len: region.len() }
     }
 

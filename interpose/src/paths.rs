@@ -27,7 +27,11 @@ use std::sync::Arc;
 /// # Safety
 /// `path` is the pointer the real function was called with.
 pub unsafe fn otherwise<T: Failure + PartialEq>(
-    hook: &Hook, path: *const c_char, before: c_int, r: T, f: impl FnOnce(&CStr) -> Result<T, CErr>,
+    hook: &Hook,
+    path: *const c_char,
+    before: c_int,
+    r: T,
+    f: impl FnOnce(&CStr) -> Result<T, CErr>,
 ) -> T {
     if r != T::FAILED || path.is_null() || !matches!(errno(), libc::ENOENT | libc::ENOTDIR) {
         return r;
@@ -60,7 +64,8 @@ pub fn open_region(path: &CStr, flags: c_int) -> Result<c_int, CErr> {
     }
     CErr::ok(region.acquire(0, region.len()))?;
     let fd = handle(&name, region.len(), flags)?;
-    let kept = flags & (libc::O_ACCMODE | libc::O_APPEND | libc::O_NONBLOCK | libc::O_SYNC | libc::O_DIRECT | libc::O_NOATIME);
+    let kept =
+        flags & (libc::O_ACCMODE | libc::O_APPEND | libc::O_NONBLOCK | libc::O_SYNC | libc::O_DIRECT | libc::O_NOATIME);
     if !files::fits(fd) {
         close_raw(fd);
         return Err(CErr(libc::EMFILE));
@@ -83,7 +88,8 @@ fn handle(name: &SmcPath, len: u64, flags: c_int) -> Result<c_int, CErr> {
     let link = std::ffi::CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(|_| CErr(libc::EIO))?;
     let how = libc::O_PATH | flags & libc::O_CLOEXEC;
     // SAFETY: link is NUL-terminated and outlives the call.
-    let fd = unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, link.as_ptr() as usize, how as usize, 0, 0, 0]) }?;
+    let fd =
+        unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, link.as_ptr() as usize, how as usize, 0, 0, 0]) }?;
     // Given back by system call: the close hook has nothing to do with it.
     close_raw(std::os::fd::IntoRawFd::into_raw_fd(file));
     Ok(lowest(fd as c_int, flags))

@@ -52,10 +52,12 @@ unsafe extern "C" fn seek(cookie: *mut c_void, off: *mut off64_t, whence: c_int)
 
 /// Streams made here: at most this many answer to `fileno`.
 const MOST: usize = 256;
-static STREAMS: [(AtomicPtr<FILE>, AtomicI32); MOST] = [const { (AtomicPtr::new(std::ptr::null_mut()), AtomicI32::new(-1)) }; MOST];
+static STREAMS: [(AtomicPtr<FILE>, AtomicI32); MOST] =
+    [const { (AtomicPtr::new(std::ptr::null_mut()), AtomicI32::new(-1)) }; MOST];
 
 fn remember(f: *mut FILE, fd: c_int) {
-    let free = |e: &&(AtomicPtr<FILE>, AtomicI32)| e.0.compare_exchange(std::ptr::null_mut(), f, AcqRel, Relaxed).is_ok();
+    let free =
+        |e: &&(AtomicPtr<FILE>, AtomicI32)| e.0.compare_exchange(std::ptr::null_mut(), f, AcqRel, Relaxed).is_ok();
     if let Some(e) = STREAMS.iter().find(free) {
         e.1.store(fd, Release);
     }

@@ -4,8 +4,8 @@
 //! versions this library loads on) and cached in an atomic: two threads that race store the same value.
 
 use crate::convert::{Failure, set_errno};
-use libc::{c_char, c_int, c_void};
 use libc::{FILE, iovec, mode_t, off_t, size_t, sockaddr, socklen_t, ssize_t, stat as Stat, statx as Statx};
+use libc::{c_char, c_int, c_void};
 use smc_engine::base::stats::Counter;
 use smc_engine::policy::{Decision, ReasonCounts};
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
@@ -228,7 +228,14 @@ pub mod mapping {
             pub static TABLE: &[&Hook] = &[$(&$slot),*];
         };
     }
-    named!(MMAP = "mmap", MMAP64 = "mmap64", MUNMAP = "munmap", MREMAP = "mremap", MADVISE = "madvise", POSIX_MADVISE = "posix_madvise");
+    named!(
+        MMAP = "mmap",
+        MMAP64 = "mmap64",
+        MUNMAP = "munmap",
+        MREMAP = "mremap",
+        MADVISE = "madvise",
+        POSIX_MADVISE = "posix_madvise"
+    );
 }
 
 /// Why calls were passed through.

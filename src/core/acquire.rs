@@ -7,8 +7,8 @@ use super::options::Policy;
 use super::pages::{Event, State};
 use super::region::Region;
 use super::writeback::{Heat, Outbox};
-use crate::base::addr::{PAGE, PageRange};
 use crate::base::Status;
+use crate::base::addr::{PAGE, PageRange};
 use crate::sys::clock::Deadline;
 use crate::sys::sync::SignalsBlocked;
 

@@ -66,7 +66,14 @@ impl Region {
         }
     }
 
-    fn bring_and_show(&self, signals: &SignalsBlocked, view: &View, page: usize, write: bool, deadline: Deadline) -> Option<Served> {
+    fn bring_and_show(
+        &self,
+        signals: &SignalsBlocked,
+        view: &View,
+        page: usize,
+        write: bool,
+        deadline: Deadline,
+    ) -> Option<Served> {
         match self.claim(page, deadline) {
             Err(Status::BUSY) => return None,
             Err(_) => return Some(self.give_up(view, page)),
@@ -222,7 +229,14 @@ impl Region {
 
     /// The page is here but the access faulted: another thread was faster, another view shows it, the kernel reclaimed
     /// the mapping, or a store met the protection. Never fetched again: that would overwrite new stores.
-    fn show_resident(&self, signals: &SignalsBlocked, view: &View, page: usize, write: bool, deadline: Deadline) -> Option<Served> {
+    fn show_resident(
+        &self,
+        signals: &SignalsBlocked,
+        view: &View,
+        page: usize,
+        write: bool,
+        deadline: Deadline,
+    ) -> Option<Served> {
         if self.pages.lock(page, deadline).is_err() {
             return None;
         }
@@ -279,7 +293,9 @@ impl Region {
         (run.start..run.end).filter(|p| *p != page).for_each(|p| _ = self.pages.apply(p, Event::FetchAbandoned));
         if self.errors_are_sigbus() {
             let served = self.raise(view, page);
-            let _ = self.pages.apply(page, if self.has_fault_thread() { Event::FetchFailed } else { Event::FetchAbandoned });
+            let _ = self
+                .pages
+                .apply(page, if self.has_fault_thread() { Event::FetchFailed } else { Event::FetchAbandoned });
             return served;
         }
         self.fill_error_value(page);

@@ -112,7 +112,8 @@ pub fn serve_faults(region: &Region) {
         let batch = msgs.get(..n).unwrap_or(&[]);
         for (i, m) in batch.iter().enumerate() {
             // Two threads on one page send two messages; one answer wakes both.
-            let again = batch.get(..i).unwrap_or(&[]).iter().any(|b| b.addr() == m.addr() && b.is_write() == m.is_write());
+            let again =
+                batch.get(..i).unwrap_or(&[]).iter().any(|b| b.addr() == m.addr() && b.is_write() == m.is_write());
             if m.is_fault() && !again {
                 serve_message(m);
             }

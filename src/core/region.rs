@@ -95,14 +95,16 @@ impl Region {
         let name = opened.info.name;
         let attempt = format!("map region \"{name}\"");
         let size = usize::try_from(opened.info.len).ok().and_then(round_up_page).filter(|n| *n > 0);
-        let size = size.ok_or_else(|| Error::new(Status::INVALID_ARGUMENT, &attempt, "its length is 0 or too large"))?;
+        let size =
+            size.ok_or_else(|| Error::new(Status::INVALID_ARGUMENT, &attempt, "its length is 0 or too large"))?;
         let tracker = Tracker::new(backend, opts.through == Through::Exact)
             .map_err(|why| Error::new(Status::NO_BACKEND, &attempt, why).remedy("run `smc doctor`"))?;
         let twin = opts.policy != Policy::Page || opts.through == Through::Exact;
         let budget = budget_pages(size, opts.resident_limit, twin, opts.page_unit.max(tracker.granule() * PAGE) / PAGE);
         let pinned = budget == usize::MAX;
         let file = mem::memfd(c"smc-region", size as u64).map_err(system(&attempt))?;
-        let a = private_alias(Mapping::shared(file.as_fd(), 0, size, mem::RW), pinned, opts.page_unit > PAGE).map_err(system(&attempt))?;
+        let a = private_alias(Mapping::shared(file.as_fd(), 0, size, mem::RW), pinned, opts.page_unit > PAGE)
+            .map_err(system(&attempt))?;
         let t = match twin {
             true => Some(private_alias(Mapping::anonymous(size, mem::RW), pinned, pinned).map_err(system(&attempt))?),
             false => None,
@@ -323,7 +325,11 @@ impl Region {
         let bytes = round_up_page(len).filter(|_| len > 0 && off % PAGE as u64 == 0);
         let range = bytes.and_then(|b| self.range(off, b as u64).ok());
         let (Some(bytes), Some(range)) = (bytes, range) else {
-            return Err(Error::new(Status::OUT_OF_RANGE, attempt, "offset and length must lie inside the region, offset on a page"));
+            return Err(Error::new(
+                Status::OUT_OF_RANGE,
+                attempt,
+                "offset and length must lie inside the region, offset on a page",
+            ));
         };
         if write && self.opts.access == Access::ReadOnly {
             return Err(Error::new(Status::PERMISSION, attempt, "the region was opened read-only"));
@@ -337,8 +343,9 @@ impl Region {
         // SAFETY: as above, it is a fresh mapping of the memory file.
         unsafe { self.tracker.arm(start, bytes) }.map_err(system(&attempt))?;
         let mut slots = self.view_slots.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = views::insert(start, range, Arc::as_ptr(self))
-            .ok_or_else(|| Error::new(Status::NO_RESOURCES, &attempt, format!("more than {} views", views::MAX_VIEWS)))?;
+        let slot = views::insert(start, range, Arc::as_ptr(self)).ok_or_else(|| {
+            Error::new(Status::NO_RESOURCES, &attempt, format!("more than {} views", views::MAX_VIEWS))
+        })?;
         slots.push(ViewSlot { slot, start, pages: range, write, _keep: self.clone() });
         Ok(view.forget().0 as usize)
     }
@@ -421,7 +428,11 @@ fn budget_pages(size: usize, limit: u64, twin: bool, unit: usize) -> usize {
     if size / PAGE <= pages { usize::MAX } else { pages.max(8 * unit).max(32) }
 }
 
-fn private_alias(m: std::result::Result<Mapping, crate::sys::Errno>, populate: bool, huge: bool) -> std::result::Result<Mapping, crate::sys::Errno> {
+fn private_alias(
+    m: std::result::Result<Mapping, crate::sys::Errno>,
+    populate: bool,
+    huge: bool,
+) -> std::result::Result<Mapping, crate::sys::Errno> {
     let m = m?;
     let _ = m.advise(0, m.len(), mem::DONTFORK);
     let _ = m.advise(0, m.len(), mem::DONTDUMP);
@@ -446,7 +457,14 @@ fn register(link: &dyn Link, maps: [Option<&Mapping>; 2]) -> std::result::Result
 
 /// Maps the memory file for a view: at the hint, anywhere, or on a 2 MiB boundary when it is large and the place is free
 /// to choose (one last-level page table per 2 MiB keeps scans and shootdowns few).
-fn place(fd: i32, hint: usize, fixed: bool, off: u64, len: usize, prot: i32) -> std::result::Result<usize, crate::sys::Errno> {
+fn place(
+    fd: i32,
+    hint: usize,
+    fixed: bool,
+    off: u64,
+    len: usize,
+    prot: i32,
+) -> std::result::Result<usize, crate::sys::Errno> {
     const HUGE: usize = 2 << 20;
     if hint == 0 && !fixed && len >= HUGE {
         let hole = Mapping::anonymous(len + HUGE, mem::NONE)?;

@@ -66,7 +66,12 @@ impl Action {
 pub fn set(sig: i32, action: &Action) -> Result<Action, Errno> {
     let mut old = Action::DEFAULT;
     // SAFETY: both structures are live and have the kernel's layout; handler and restorer are static functions.
-    unsafe { syscall(libc::SYS_rt_sigaction, [sig as usize, std::ptr::from_ref(action) as usize, &raw mut old as usize, 8, 0, 0]) }?;
+    unsafe {
+        syscall(
+            libc::SYS_rt_sigaction,
+            [sig as usize, std::ptr::from_ref(action) as usize, &raw mut old as usize, 8, 0, 0],
+        )
+    }?;
     Ok(old)
 }
 

@@ -55,7 +55,18 @@ pub(super) struct Conn {
 impl Conn {
     pub fn new(id: u64, export: u64, peer: Peer, fd: OwnedFd) -> Conn {
         let since = now();
-        Conn { id, export, phase: Phase::Greeting, peer, access: Access::ReadOnly, gone: false, fd, since, budget: BUDGET, page: None }
+        Conn {
+            id,
+            export,
+            phase: Phase::Greeting,
+            peer,
+            access: Access::ReadOnly,
+            gone: false,
+            fd,
+            since,
+            budget: BUDGET,
+            page: None,
+        }
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {

@@ -3,8 +3,8 @@
 use super::conn::{Conn, Phase, as_message};
 use super::home::Home;
 use super::registry::{Registry, Shared};
-use super::{ExportOptions, Memory};
 use super::revoke::revoke;
+use super::{ExportOptions, Memory};
 use crate::base::{Error, Result, Status};
 use crate::link::Access;
 use crate::link::embedded::control::GATE_REVOKED;
@@ -153,7 +153,9 @@ impl Service {
     fn export(&mut self, name: String, memory: Memory, options: ExportOptions) -> Result<Arc<Shared>> {
         let attempt = || format!("export \"{name}\"");
         let listener = match socket::listen(&address(&name), 128) {
-            Err(Errno(libc::EADDRINUSE)) => return Err(Error::of(Status::EXISTS, attempt()).remedy("see `smc ls` for who has it")),
+            Err(Errno(libc::EADDRINUSE)) => {
+                return Err(Error::of(Status::EXISTS, attempt()).remedy("see `smc ls` for who has it"));
+            }
             r => r.map_err(|e| Error::new(Status::SYSTEM, attempt(), format!("listen: {e}")))?,
         };
         let mut beats = self.beats();
@@ -252,7 +254,9 @@ impl Service {
             (Some(Phase::Ready), Message::Open { name, want }) => return self.open(i, &name, want),
             (Some(Phase::Ready | Phase::Open), Message::List { start }) => self.names(i, start),
             (Some(Phase::Ready | Phase::Open), Message::Ping { token }) => Message::Pong { token },
-            (Some(Phase::Open), Message::DeviceFlush { .. }) => Message::error(Status::NOT_SUPPORTED, "this region is not accelerator memory"),
+            (Some(Phase::Open), Message::DeviceFlush { .. }) => {
+                Message::error(Status::NOT_SUPPORTED, "this region is not accelerator memory")
+            }
             (_, m) => {
                 if let Some(c) = self.conns.get_mut(i) {
                     match m {
@@ -286,7 +290,8 @@ impl Service {
     fn names(&self, i: usize, start: u32) -> Message {
         let uid = self.conns.get(i).map_or(u32::MAX, |c| c.peer.uid);
         let visible = self.exports.iter().filter(|e| e.admits(self.me, uid)).skip(start as usize);
-        let mut regions: Vec<RegionDesc> = visible.take(MAX_NAMES + 1).map(|e| e.describe(&self.conns, e.options.access)).collect();
+        let mut regions: Vec<RegionDesc> =
+            visible.take(MAX_NAMES + 1).map(|e| e.describe(&self.conns, e.options.access)).collect();
         let more = regions.len() > MAX_NAMES;
         regions.truncate(MAX_NAMES);
         Message::Names { next: if more { start.saturating_add(MAX_NAMES as u32) } else { 0 }, regions }

@@ -34,7 +34,14 @@ impl Differ {
     ///
     /// # Safety
     /// `page` and `twin` are valid for 4096 bytes, 64-byte aligned, and nobody else touches `twin`.
-    pub unsafe fn page(self, page: *const u8, twin: *mut u8, len: usize, whole_lines: bool, mut emit: impl FnMut(usize, usize)) {
+    pub unsafe fn page(
+        self,
+        page: *const u8,
+        twin: *mut u8,
+        len: usize,
+        whole_lines: bool,
+        mut emit: impl FnMut(usize, usize),
+    ) {
         let mut open: Option<(usize, usize)> = None;
         let mut add = |from: usize, to: usize| match open {
             Some((s, e)) if e == from => open = Some((s, to)),

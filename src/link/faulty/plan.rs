@@ -127,7 +127,14 @@ mod tests {
 
     #[test]
     fn fates_follow_the_rates_and_the_seed() {
-        let plan = Plan { seed: 9, loss_ppm: 100_000, partial_ppm: 50_000, delay_ppm: 200_000, delay_ns: 10, ..Plan::default() };
+        let plan = Plan {
+            seed: 9,
+            loss_ppm: 100_000,
+            partial_ppm: 50_000,
+            delay_ppm: 200_000,
+            delay_ns: 10,
+            ..Plan::default()
+        };
         let count = |want: fn(&Fate) -> bool| (0..100_000).map(|n| plan.fate(n)).filter(want).count();
         assert!((9_000..11_000).contains(&count(|f| matches!(f, Fate::Fail(_)))));
         assert!((4_500..5_500).contains(&count(|f| *f == Fate::Partial)));
