@@ -195,9 +195,7 @@ impl Region {
         let unit = if whole_lines { super::pages::diff::LINE } else { 1 };
         for (i, fresh) in home.0.get(..len).unwrap_or(&[]).chunks(unit).enumerate() {
             // SAFETY: the page is hidden and locked: nobody else touches A or T here; i * unit < len <= PAGE.
-            let (a, t) = unsafe { (page.add(i * unit), twin.add(i * unit)) };
-            // SAFETY: as above, `fresh.len()` bytes from there are inside the page.
-            unsafe { merge_piece(a, t, fresh) };
+            unsafe { merge_piece(page.wrapping_add(i * unit), twin.wrapping_add(i * unit), fresh) };
         }
         Status::OK
     }

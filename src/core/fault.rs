@@ -335,7 +335,7 @@ impl Region {
     pub unsafe fn read(&self, off: u64, dst: *mut u8, len: usize) -> Status {
         self.each_piece(off, len, |page, at, done, n| {
             // SAFETY: page + at .. + n lies inside A; done + n <= len by each_piece; the caller vouches for dst.
-            unsafe { std::ptr::copy_nonoverlapping(self.a_page(page).add(at), dst.add(done), n) };
+            unsafe { std::ptr::copy_nonoverlapping(self.a_page(page).wrapping_add(at), dst.wrapping_add(done), n) };
             false
         })
     }
@@ -348,11 +348,12 @@ impl Region {
         if self.opts.access == crate::link::Access::ReadOnly {
             return Status::PERMISSION;
         }
-        self.each_piece(off, len, |page, at, done, n| {
+        let written = self.each_piece(off, len, |page, at, done, n| {
             // SAFETY: as in `read`, in the other direction.
-            unsafe { std::ptr::copy_nonoverlapping(src.add(done), self.a_page(page).add(at), n) };
+            unsafe { std::ptr::copy_nonoverlapping(src.wrapping_add(done), self.a_page(page).wrapping_add(at), n) };
             true
-        })
+        });
+        if written.is_ok() { super::exact::finish_write(self, off, len as u64) } else { written }
     }
 
     /// Calls `f(page, offset in page, bytes done, bytes)` for each piece of `[off, off + len)`, the page locked and resident.

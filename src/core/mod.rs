@@ -4,6 +4,7 @@ pub mod acquire;
 pub mod detector;
 pub mod emulate;
 pub mod engine;
+pub mod exact;
 pub mod export;
 pub mod fault;
 pub mod handler;

@@ -4,7 +4,7 @@
 //! last synchronised bytes (policies byte and line); and the views of the application. Only A and T are ever
 //! dereferenced here. Other threads write A at any moment through a view, so it is only touched by raw copies.
 //!
-//! Locks, in the order in which they may be taken: `push` (API calls, signals open) > page locks, ascending (signals
+//! Locks, in the order in which they may be taken: `push` (API calls, signals open) > `exact` > page locks, ascending (signals
 //! blocked) > `harvest` (signals blocked). The fault path takes page locks and `harvest` only.
 
 use super::detector::Detector;
@@ -55,6 +55,8 @@ pub struct Region {
     pub(super) pages: PageTable,
     pub(super) tracker: Tracker,
     pub(super) harvest: Lock,
+    /// Serialises emulated stores (exact write-through).
+    pub(super) exact: Lock,
     /// Serialises API calls that push or drop; holds their reusable buffers.
     push: Mutex<Outbox>,
     pub(super) unsent: Unsent,
@@ -126,6 +128,7 @@ impl Region {
             push: Mutex::default(),
             unsent: Unsent::default(),
             harvest: Lock::new(),
+            exact: Lock::new(),
             stats: RegionStats::new(),
             key: opened.key,
             len: opened.info.len,
@@ -140,6 +143,9 @@ impl Region {
             budget,
         });
         super::handler::install(region.tracker.delivery).map_err(system("install the fault handler"))?;
+        if region.is_exact() {
+            super::exact::prepare().map_err(system("install the trap handler"))?;
+        }
         region.keeper.start(&region)?;
         Ok(region)
     }
@@ -322,7 +328,7 @@ impl Region {
     /// `hint` as in mmap; `fixed` replaces what is there. `write` false gives a read-only view.
     pub fn map_view(self: &Arc<Self>, hint: usize, fixed: bool, off: u64, len: usize, write: bool) -> Result<usize> {
         let attempt = format!("map region \"{}\"", self.name);
-        let bytes = round_up_page(len).filter(|_| len > 0 && off % PAGE as u64 == 0);
+        let bytes = round_up_page(len).filter(|_| len > 0 && off.is_multiple_of(PAGE as u64));
         let range = bytes.and_then(|b| self.range(off, b as u64).ok());
         let (Some(bytes), Some(range)) = (bytes, range) else {
             return Err(Error::new(

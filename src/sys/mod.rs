@@ -16,6 +16,7 @@ pub mod procfs;
 pub mod sigframe;
 pub mod signal;
 pub mod socket;
+pub mod stack;
 pub mod sync;
 pub mod thread;
 pub mod uffd;

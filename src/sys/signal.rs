@@ -20,6 +20,8 @@ pub type Context = libc::c_void;
 pub type Handler = extern "C" fn(i32, *mut Info, *mut Context);
 /// Bus error.
 pub const SIGBUS: i32 = libc::SIGBUS;
+/// Trap: a single step ended.
+pub const SIGTRAP: i32 = libc::SIGTRAP;
 /// Segmentation fault.
 pub const SIGSEGV: i32 = libc::SIGSEGV;
 
@@ -94,7 +96,9 @@ pub fn is_handler(a: &Action, h: Handler) -> bool {
 /// `info` is what the kernel gave a handler of one of these signals.
 pub unsafe fn fault_addr(info: *const libc::siginfo_t) -> usize {
     // SAFETY: the caller vouches for info.
-    (unsafe { (*info).si_addr() }) as usize
+    let info = unsafe { &*info };
+    // SAFETY: and that it belongs to a signal that carries an address.
+    (unsafe { info.si_addr() }) as usize
 }
 
 /// True when the kernel raised the signal for an access of this thread, false when somebody sent it.

@@ -117,7 +117,8 @@ pub struct Uffd {
 }
 
 /// Where a context was obtained, tried in this order.
-const WAYS: [fn() -> Result<(OwnedFd, bool), Errno>; 3] = [open_syscall_full, open_device, open_syscall_user];
+type Way = fn() -> Result<(OwnedFd, bool), Errno>;
+const WAYS: [Way; 3] = [open_syscall_full, open_device, open_syscall_user];
 
 fn open_syscall(extra: i32) -> Result<OwnedFd, Errno> {
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | extra;
