@@ -97,6 +97,19 @@ fn numbers_never_show_another_files_bytes() {
 }
 
 #[test]
+fn a_normal_exit_leaves_nothing_behind() {
+    let program = app("exit_flush", &[]);
+    let Some(e) = Exporter::start() else { return };
+    good(preloaded(program.to_str().expect("UTF-8"), &[&e.path()]));
+    let at = |skip: &str, count: &str| {
+        let arg = |k: &str, v: &str| format!("{k}={v}");
+        good(preloaded("dd", &[&arg("if", &e.path()), "bs=1", &arg("skip", skip), &arg("count", count), "status=none"]))
+    };
+    assert_eq!(at("1000", "8"), "buffered");
+    assert_eq!(at("2000", "6"), "mapped");
+}
+
+#[test]
 fn bytes_written_by_one_program_are_read_by_the_next() {
     let Some(e) = Exporter::start() else { return };
     let p = e.path();

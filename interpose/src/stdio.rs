@@ -81,6 +81,17 @@ fn number_of(f: *mut FILE) -> Option<c_int> {
     Some(e.1.load(Acquire)).filter(|fd| *fd >= 0)
 }
 
+/// Writes out what is buffered in streams on `/smc/` files.
+pub fn flush_all() {
+    for (f, _) in &STREAMS {
+        let f = f.load(Acquire);
+        if !f.is_null() {
+            // SAFETY: a stream is in the list from its creation to its close; at exit nobody closes it any more.
+            unsafe { libc::fflush(f) };
+        }
+    }
+}
+
 unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
     forget(cookie as usize as c_int);
     descriptors::close_ours(&descriptors::close::HOOK, cookie as usize as c_int).unwrap_or_else(gone)
