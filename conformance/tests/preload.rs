@@ -114,11 +114,17 @@ fn the_heap_is_the_same() {
 }
 
 #[test]
+fn a_cancelled_thread_unwinds_through_the_hooks() {
+    let program = app("cancel", &[]);
+    same(program.to_str().expect("UTF-8"), &[]);
+}
+
+#[test]
 fn another_allocator_keeps_working_before_and_behind() {
     let heap = app("other_heap", &["-shared", "-fPIC"]);
     let lib = library();
     for order in [format!("{}:{}", lib.display(), heap.display()), format!("{}:{}", heap.display(), lib.display())] {
-        for (program, args) in [("ls", &["-l", "/"][..]), ("bash", &["-c", "x=$(echo hi); echo $x"][..])] {
+        for (program, args) in [("ls", &["-l", "/usr"][..]), ("bash", &["-c", "x=$(echo hi); echo $x"][..])] {
             let plain = output(limited(program, args));
             let mut c = limited("env", &[&format!("LD_PRELOAD={order}"), program]);
             c.args(args);

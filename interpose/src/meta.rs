@@ -123,7 +123,7 @@ macro_rules! fd_hooks {
         /// # Safety
         /// As for the libc function.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name($($a: $t),*) -> c_int {
+        pub unsafe extern "C" fn $name($($a: $t),*) -> c_int {
             if let Some(m) = files::any().then(|| meta_of_fd($fd)).flatten() {
                 hook::$name.hits.hit();
                 // SAFETY: the caller gave a buffer for the answer.
@@ -151,7 +151,7 @@ macro_rules! at_hooks {
         /// # Safety
         /// As for the libc function.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name($($a: $t),*) -> c_int {
+        pub unsafe extern "C" fn $name($($a: $t),*) -> c_int {
             let before = errno();
             // SAFETY: the arguments are the caller's own.
             let r = unsafe { real::$name($($a),*) };

@@ -238,6 +238,7 @@ fn parse_ms(s: &str) -> Option<u64> {
 }
 
 #[cfg(test)]
+#[allow(clippy::expect_used)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
