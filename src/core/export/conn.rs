@@ -1,7 +1,7 @@
 //! One connection of a client, as the service thread keeps it.
 
 use super::ClientInfo;
-use crate::base::{Error, Status};
+use crate::base::Status;
 use crate::link::Access;
 use crate::link::embedded::control::{self, Control, GATE_OPEN};
 use crate::link::mgmt::{MAX_FRAME, Message, decode, encode};
@@ -176,9 +176,4 @@ impl Conn {
     pub fn opened(&mut self, access: Access) {
         (self.access, self.phase, self.since) = (access, Phase::Open, now());
     }
-}
-
-/// An error in a reply to a client.
-pub(super) fn as_message(e: &Error) -> Message {
-    Message::error(e.status, e.to_string())
 }
