@@ -127,7 +127,7 @@ pub fn export_with(stem: &str, len: usize, options: ExportOptions) -> Export {
 pub fn word(e: &Export, off: usize) -> &AtomicU64 {
     assert!(off + 8 <= e.len() && off.is_multiple_of(8));
     // SAFETY: inside the exported memory, aligned, and shared memory of atomics for as long as the export.
-    unsafe { &*e.base().add(off).cast::<AtomicU64>() }
+    unsafe { &*e.base().wrapping_add(off).cast::<AtomicU64>() }
 }
 
 /// A link with one region open.

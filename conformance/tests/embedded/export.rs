@@ -4,6 +4,7 @@ use crate::child::{Child, Client, eventually, export, soon, unique, word};
 use smc_engine::base::Status;
 use smc_engine::core::export::{ExportOptions, Exporter, Memory};
 use smc_engine::link::{Access, AtomicOp, Health, Link, MemoryKind};
+use smc_engine::sys::clock::Deadline;
 use smc_engine::sys::mem::{Mapping, RW};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
@@ -89,7 +90,7 @@ fn in_place(p: *mut u8, len: usize) {
     let words = len / 8;
     for i in 0..words - 1 {
         // SAFETY: inside the caller's memory.
-        unsafe { p.cast::<u64>().add(i).write_volatile(i as u64 * 3) };
+        unsafe { p.cast::<u64>().wrapping_add(i).write_volatile(i as u64 * 3) };
     }
     let last = p as usize + len - 8;
     let stop = AtomicBool::new(false);
@@ -122,7 +123,7 @@ fn in_place(p: *mut u8, len: usize) {
     });
     for i in 0..words - 1 {
         // SAFETY: inside the caller's memory.
-        assert_eq!(unsafe { p.cast::<u64>().add(i).read_volatile() }, i as u64 * 3);
+        assert_eq!(unsafe { p.cast::<u64>().wrapping_add(i).read_volatile() }, i as u64 * 3);
     }
     // SAFETY: as above.
     assert_eq!(unsafe { (last as *const u64).read_volatile() }, counted, "lost increments");
@@ -184,4 +185,26 @@ fn memory_that_cannot_be_exported_says_why() {
     let bad = unsafe { Memory::at(e.base(), 4096) };
     assert!(exporter.export(&name, bad, ExportOptions::default()).is_err());
     assert!(exporter.export(&name, Memory::New(1), ExportOptions::default()).is_ok());
+}
+
+/// A stopped exporter is silent, not dead: bytes still move, and its return is noticed.
+#[test]
+fn a_stopped_exporter_is_ridden_out() {
+    let name = unique("stopped");
+    let c = Child::start("exporter", &[&name]);
+    c.expect("ready");
+    let me = Client::open(&name, Access::ReadWrite);
+    let signal = |s| {
+        // SAFETY: signals our own child.
+        assert_eq!(unsafe { libc::kill(c.pid() as i32, s) }, 0);
+    };
+    signal(libc::SIGSTOP);
+    let end = Deadline::in_ms(14_000);
+    while me.link.health(me.key) != Health::Retrying {
+        assert!(!end.passed(), "the silence was not noticed");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert_eq!(me.word(0), Ok(42));
+    signal(libc::SIGCONT);
+    eventually("it is back", || me.link.health(me.key) == Health::Up);
 }

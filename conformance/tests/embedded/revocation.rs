@@ -4,6 +4,7 @@ use crate::child::{Child, Client, eventually, export, export_with, soon, word};
 use smc_engine::base::Status;
 use smc_engine::core::export::ExportOptions;
 use smc_engine::link::{Access, AtomicOp, Health, Link};
+use smc_engine::sys::freeze::Freeze;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -150,4 +151,49 @@ fn a_client_that_does_not_drain_is_revoked() {
     assert_eq!(e.wait_clients_gone(soon()), Status::OK);
     assert_eq!(out.word(0), Err(Status::REVOKED));
     stuck.kill();
+}
+
+/// Where our own writers cannot be stopped the caller has to say that there are none.
+#[test]
+fn without_userfaultfd_the_caller_must_vouch() {
+    if !Freeze::available() {
+        eprintln!("skipped: no userfaultfd here");
+        return;
+    }
+    let e = export("vouch", 8192);
+    word(&e, 0).store(5, SeqCst);
+    let (a, b) = (Client::open(e.name(), Access::ReadWrite), Client::open(e.name(), Access::ReadWrite));
+    let id = e.clients().iter().map(|c| c.id).min().unwrap();
+    // Somebody else watches the range: the kernel allows one userfaultfd per mapping.
+    // SAFETY: this thread does not store into the range while it is frozen.
+    let other = unsafe { Freeze::new(e.base() as usize, e.len(), false) }.unwrap();
+    let refused = e.revoke(id, "out", false).unwrap_err();
+    assert_eq!(refused.status, Status::BUSY, "{refused}");
+    assert!(refused.remedy.contains("quiesced"), "{refused}");
+    assert_eq!((a.word(0), b.word(0)), (Ok(5), Ok(5)), "a refused revocation changes nothing");
+    assert_eq!(e.clients().len(), 2);
+    e.revoke(id, "out", true).unwrap();
+    other.thaw_replaced();
+    word(&e, 0).store(6, SeqCst);
+    assert_eq!((a.word(0), b.word(0)), (Err(Status::REVOKED), Ok(6)));
+}
+
+#[test]
+fn handlers_may_fetch_while_the_memory_moves() {
+    let e = export("handler", 64 << 10);
+    word(&e, 4096).store(0x7777, SeqCst);
+    let mut c = Child::start("handler", &[e.name()]);
+    c.expect("ready");
+    for round in 0..100 {
+        let gone = Client::open(e.name(), Access::ReadOnly);
+        let id = e.clients().iter().find(|i| i.pid == std::process::id()).unwrap().id;
+        e.revoke(id, "out", false).unwrap_or_else(|e| panic!("round {round}: {e}"));
+        drop(gone);
+    }
+    c.tell("stop");
+    let n: u64 = c.hear().parse().unwrap();
+    assert_eq!(word(&e, 0).load(SeqCst), n);
+    assert_eq!(e.clients().len(), 1, "the polite client was taken for a stuck one");
+    c.expect("0");
+    c.expect("true");
 }

@@ -6,6 +6,8 @@ use smc_engine::core::export::{ExportOptions, Exporter, Memory};
 use smc_engine::link::embedded::EmbeddedLink;
 use smc_engine::link::mgmt::Message;
 use smc_engine::link::{Access, AtomicOp, Link};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 pub fn run(role: &str) {
@@ -21,6 +23,7 @@ pub fn run(role: &str) {
         "idle" => idle(),
         "squat-as-nobody" => squat_as_nobody(),
         "stuck" => stuck(),
+        "handler" => handler(),
         other => panic!("no role {other}"),
     }
 }
@@ -77,15 +80,7 @@ fn exporter() {
     unsafe { e.base().write_volatile(42) };
     match &*arg(1) {
         // A fork child that outlives us must not keep our connections open.
-        "fork" => {
-            // SAFETY: the child only sleeps and exits.
-            if unsafe { libc::fork() } == 0 {
-                // SAFETY: alarm bounds its life; sleep and _exit are safe in a fork child.
-                unsafe { libc::sleep(20) };
-                // SAFETY: as above.
-                unsafe { libc::_exit(0) };
-            }
-        }
+        "fork" => fork_sleeper(),
         "close-range" => {
             // SAFETY: what a daemon does; stdin, stdout and stderr stay.
             unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32) };
@@ -94,6 +89,17 @@ fn exporter() {
     }
     say("ready");
     listen();
+}
+
+/// A fork child that outlives us must not keep our connections open.
+fn fork_sleeper() {
+    // SAFETY: the child only sleeps and exits.
+    if unsafe { libc::fork() } == 0 {
+        // SAFETY: safe in a fork child.
+        unsafe { libc::sleep(20) };
+        // SAFETY: as above.
+        unsafe { libc::_exit(0) };
+    }
 }
 
 /// Drops root and tries to open read-write, then read-only, as an ordinary client; then by hand.
@@ -119,11 +125,11 @@ fn impolite() {
     let raw = Raw::open(&arg(0), Access::ReadWrite);
     let base = raw.map_home();
     say("ready");
-    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let stop = std::sync::Arc::new(AtomicBool::new(false));
     let (flag, addr) = (stop.clone(), base as usize);
     let writer = std::thread::spawn(move || {
         let mut n = 0u64;
-        while !flag.load(std::sync::atomic::Ordering::SeqCst) {
+        while !flag.load(SeqCst) {
             n += 1;
             // SAFETY: the first word of the home, mapped by us for ever.
             unsafe { (addr as *mut u64).write_volatile(n) };
@@ -131,13 +137,13 @@ fn impolite() {
     });
     listen();
     // SAFETY: the second page of the home, mapped by us for ever.
-    say(unsafe { base.add(4096).cast::<u64>().read_volatile() });
+    say(unsafe { base.wrapping_add(4096).cast::<u64>().read_volatile() });
     // A second mapping of the descriptor shows no more than the first.
     let again = raw.map_home();
     // SAFETY: as above.
-    say(unsafe { again.add(4096).cast::<u64>().read_volatile() });
+    say(unsafe { again.wrapping_add(4096).cast::<u64>().read_volatile() });
     // SAFETY: as above; a write that must not arrive anywhere.
-    unsafe { base.add(4096).cast::<u64>().write_volatile(0xdead) };
+    unsafe { base.wrapping_add(4096).cast::<u64>().write_volatile(0xdead) };
     let mut told = String::new();
     while let Some(m) = raw.recv() {
         if let Message::Revoked { reason } = m {
@@ -146,7 +152,7 @@ fn impolite() {
     }
     say(told);
     listen();
-    stop.store(true, std::sync::atomic::Ordering::SeqCst);
+    stop.store(true, SeqCst);
     writer.join().unwrap();
 }
 
@@ -205,7 +211,54 @@ fn squat_as_nobody() {
 /// Says for ever that a write is under way.
 fn stuck() {
     let raw = Raw::open(&arg(0), Access::ReadWrite);
-    raw.control().inflight.store(1, std::sync::atomic::Ordering::SeqCst);
+    raw.control().inflight.store(1, SeqCst);
     say("ready");
+    listen();
+}
+
+static IN_HANDLER: OnceLock<Client> = OnceLock::new();
+static HANDLED: AtomicU64 = AtomicU64::new(0);
+static BAD: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn on_signal(_: i32) {
+    if let Some(c) = IN_HANDLER.get() {
+        match c.word(4096) {
+            Ok(0x7777) => HANDLED.fetch_add(1, SeqCst),
+            _ => BAD.fetch_add(1, SeqCst),
+        };
+    }
+}
+
+/// Fetches in a signal handler that interrupts operations on the same region, while the memory moves.
+fn handler() {
+    let c = IN_HANDLER.get_or_init(|| Client::open(&arg(0), Access::ReadWrite));
+    // SAFETY: on_signal uses the fault face and atomics only.
+    unsafe { libc::signal(libc::SIGUSR1, on_signal as *const () as usize) };
+    // SAFETY: pthread_self has no preconditions.
+    let me = unsafe { libc::pthread_self() } as usize;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            while !stop.load(SeqCst) {
+                // SAFETY: the thread lives longer than this scope.
+                unsafe { libc::pthread_kill(me as libc::pthread_t, libc::SIGUSR1) };
+                std::thread::sleep(Duration::from_micros(150));
+            }
+        });
+        say("ready");
+        let waiter = s.spawn(listen);
+        let mut n = 0u64;
+        let mut big = vec![0u8; 32 << 10];
+        while !waiter.is_finished() {
+            assert_eq!(c.atomic(0, AtomicOp::FetchAdd(1)), Ok(n));
+            n += 1;
+            assert!(c.put(8192, &big).is_ok());
+            assert!(c.fetch(8192, &mut big).is_ok());
+        }
+        stop.store(true, SeqCst);
+        say(n);
+    });
+    say(BAD.load(SeqCst));
+    say(HANDLED.load(SeqCst) > 100);
     listen();
 }

@@ -12,7 +12,7 @@ fn bytes_travel_both_ways_between_processes() {
     let e = export("bytes", 4 << 20);
     for i in 0..3usize << 20 {
         // SAFETY: inside the exported memory.
-        unsafe { e.base().add(i).write_volatile((i % 251) as u8) };
+        unsafe { e.base().wrapping_add(i).write_volatile((i % 251) as u8) };
     }
     word(&e, (4 << 20) - 8).store(37, SeqCst);
     let mut c = Child::start("transfer", &[e.name()]);
@@ -21,7 +21,7 @@ fn bytes_travel_both_ways_between_processes() {
     assert_eq!(word(&e, (4 << 20) - 8).load(SeqCst), 42);
     for i in 0..3usize << 20 {
         // SAFETY: inside the exported memory.
-        assert_eq!(unsafe { e.base().add(i).read_volatile() }, ((i % 251) as u8).wrapping_add(1), "byte {i}");
+        assert_eq!(unsafe { e.base().wrapping_add(i).read_volatile() }, ((i % 251) as u8).wrapping_add(1), "byte {i}");
     }
     assert_eq!(e.clients().iter().map(|c| c.pid).collect::<Vec<_>>(), [c.pid()]);
     c.tell("close");

@@ -34,7 +34,8 @@ pub(super) enum Phase {
 /// The page shared with one client.
 struct Page {
     map: Mapping,
-    fd: OwnedFd,
+    /// Until it was sent.
+    fd: Option<OwnedFd>,
 }
 
 pub(super) struct Conn {
@@ -114,7 +115,7 @@ impl Conn {
         let map = Mapping::shared(fd.as_fd(), 0, control::LEN, mem::RW)?;
         map.advise(0, control::LEN, libc::MADV_DONTFORK)?;
         mem::seal(fd.as_fd(), libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL)?;
-        self.page = Some(Page { map, fd });
+        self.page = Some(Page { map, fd: Some(fd) });
         if let Some(c) = self.control() {
             c.init(generation);
         }
@@ -123,7 +124,8 @@ impl Conn {
 
     /// Hands the region over: the message with the home's descriptor and that of the control page.
     pub fn hand_over(&mut self, m: &Message, home: BorrowedFd<'_>) {
-        let sent = self.page.as_ref().map(|p| socket::send(self.fd.as_fd(), &encode(m), &[home, p.fd.as_fd()]));
+        let page = self.page.as_mut().and_then(|p| p.fd.take());
+        let sent = page.map(|fd| socket::send(self.fd.as_fd(), &encode(m), &[home, fd.as_fd()]));
         self.gone = sent.is_none_or(|s| s.is_err());
     }
 
