@@ -8,7 +8,7 @@ use smc_engine::base::Status;
 use smc_engine::sys::clock::Deadline;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::Once;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -169,5 +169,14 @@ pub fn eventually(what: &str, mut f: impl FnMut() -> bool) {
     while !f() {
         assert!(!end.passed(), "never happened: {what}");
         std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Sets its flag when dropped: a panic in a scope then ends the scope's threads instead of waiting for them for ever.
+pub struct StopOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
     }
 }

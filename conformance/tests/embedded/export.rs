@@ -1,6 +1,6 @@
 //! Life and death of an export; memory of the caller.
 
-use crate::child::{Child, Client, eventually, export, soon, unique, word};
+use crate::child::{Child, Client, StopOnDrop, eventually, export, soon, unique, word};
 use smc_engine::base::Status;
 use smc_engine::core::export::{ExportOptions, Exporter, Memory};
 use smc_engine::link::{Access, AtomicOp, Health, Link, MemoryKind};
@@ -95,6 +95,7 @@ fn in_place(p: *mut u8, len: usize) {
     let last = p as usize + len - 8;
     let stop = AtomicBool::new(false);
     let counted = std::thread::scope(|s| {
+        let stopper = StopOnDrop(&stop);
         let counter = s.spawn(|| {
             // SAFETY: an aligned word of the caller's memory.
             let w = unsafe { &*(last as *const AtomicU64) };
@@ -118,7 +119,7 @@ fn in_place(p: *mut u8, len: usize) {
             drop(e);
             assert!(maps_line(p as usize).contains("rw-p"), "private again: {}", maps_line(p as usize));
         }
-        stop.store(true, SeqCst);
+        drop(stopper);
         counter.join().unwrap()
     });
     for i in 0..words - 1 {

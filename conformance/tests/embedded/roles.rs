@@ -248,7 +248,8 @@ fn handler() {
         say("ready");
         let waiter = s.spawn(listen);
         let mut n = 0u64;
-        let mut big = vec![0u8; 32 << 10];
+        // Large, so that most signals arrive in the middle of a copy.
+        let mut big = vec![0u8; 4 << 20];
         while !waiter.is_finished() {
             assert_eq!(c.atomic(0, AtomicOp::FetchAdd(1)), Ok(n));
             n += 1;
