@@ -1,6 +1,6 @@
 //! The exporter's thread: owns every socket, memory file and home; the only one that talks to clients.
 
-use super::conn::{Conn, Phase, as_message};
+use super::conn::{Conn, Phase};
 use super::home::Home;
 use super::registry::{Registry, Shared};
 use super::revoke::revoke;
@@ -307,17 +307,34 @@ impl Service {
         } else {
             None
         };
-        let mut desc = host.describe(&self.conns, want);
-        desc.clients += 1;
+        if let Some((status, text)) = refusal {
+            if let Some(c) = self.conns.get_mut(i) {
+                c.refuse(status, text);
+            }
+            return;
+        }
+        let generation = host.home.generation;
+        if let Some(c) = self.conns.get_mut(i) {
+            match c.make_page(generation) {
+                Ok(()) => c.opened(want),
+                Err(e) => return c.refuse(Status::NO_RESOURCES, format!("control page: {e}")),
+            }
+        }
+        // Before the answer: whoever has been told that it is open is in the list.
+        self.publish();
+        self.hand_over(i, want);
+    }
+
+    fn hand_over(&mut self, i: usize, want: Access) {
+        let Some(c) = self.conns.get(i) else { return };
+        let Some(host) = self.exports.iter().find(|e| e.shared.id == c.export) else { return };
+        let opened = Message::Opened { region: host.describe(&self.conns, want) };
         let Some(c) = self.conns.get_mut(i) else { return };
-        match refusal {
-            Some((status, text)) => c.refuse(status, text),
-            None => match hand_over(c, &host.home, desc, want) {
-                Ok(()) => self.publish(),
-                Err(e) => {
-                    c.say(&as_message(&e), &[]);
-                    c.gone = true;
-                }
+        match want {
+            Access::ReadWrite => c.hand_over(&opened, host.home.fd()),
+            Access::ReadOnly => match host.home.read_only_fd() {
+                Ok(fd) => c.hand_over(&opened, fd.as_fd()),
+                Err(e) => c.refuse(Status::NO_RESOURCES, format!("read-only descriptor: {e}")),
             },
         }
     }
@@ -343,16 +360,4 @@ impl Service {
             self.publish();
         }
     }
-}
-
-fn hand_over(c: &mut Conn, home: &Home, region: RegionDesc, want: Access) -> Result<()> {
-    let fail = |e: Errno| Error::new(Status::NO_RESOURCES, "open the region", e.to_string());
-    c.make_page(home.generation).map_err(fail)?;
-    let opened = Message::Opened { region };
-    match want {
-        Access::ReadWrite => c.hand_over(&opened, home.fd()),
-        Access::ReadOnly => c.hand_over(&opened, home.read_only_fd().map_err(fail)?.as_fd()),
-    }
-    c.opened(want);
-    Ok(())
 }

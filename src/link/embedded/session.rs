@@ -115,7 +115,11 @@ impl Session {
 
     fn say(&self, m: &Message) -> Outcome {
         let Some(fd) = &self.fd else { return Ok(()) };
-        socket::send(fd.as_fd(), &mgmt::encode(m), &[]).map_err(|e| self.error(Status::PEER_DEAD, format!("send: {e}")))
+        match socket::send(fd.as_fd(), &mgmt::encode(m), &[]) {
+            // He has closed; what he said before that (why he refuses) is still to be read, and then the end.
+            Ok(()) | Err(Errno(libc::EPIPE | libc::ECONNRESET)) => Ok(()),
+            Err(e) => Err(self.error(Status::PEER_DEAD, format!("send: {e}"))),
+        }
     }
 
     /// Ends the session with an error for whoever waits for it.
@@ -147,6 +151,8 @@ impl Session {
             let mut buf = [0u8; MAX_FRAME];
             let result = match socket::recv(fd.as_fd(), &mut buf, true) {
                 Err(Errno::AGAIN) => return,
+                // Said once, when he closed without reading all we sent; his last words come after it.
+                Err(Errno(libc::ECONNRESET)) => continue,
                 Err(Errno(libc::EMSGSIZE | libc::EPROTO)) => Err(self.error(Status::PROTOCOL, "oversized message")),
                 Err(e) => Err(self.error(Status::PEER_DEAD, format!("receive: {e}"))),
                 Ok(r) if r.len == 0 => Err(self.error(Status::PEER_DEAD, "the exporter has closed the connection")),
