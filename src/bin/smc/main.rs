@@ -1,2 +1,35 @@
-//! smc
-fn main() {}
+//! smc: the command line tool of libsmc.
+
+mod ls;
+mod os;
+mod out;
+mod serve;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Remote accelerator memory by plain load and store.
+#[derive(Parser)]
+#[command(name = "smc", version, max_term_width = 100, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Serve(serve::Args),
+    Ls(ls::Args),
+}
+
+fn main() -> ExitCode {
+    // Usage errors end the process with status 2 inside `parse`.
+    let result = match Cli::parse().command {
+        Command::Serve(a) => serve::run(a),
+        Command::Ls(a) => ls::run(&a),
+    };
+    result.unwrap_or_else(|e| {
+        eprintln!("smc: {e}");
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,46 @@
+//! Signals taken one at a time, and locks on files.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+/// Signals that are received by [`Signals::next`] and interrupt nothing.
+pub struct Signals(libc::sigset_t);
+
+impl Signals {
+    /// Blocks `signals` in this thread and in the threads it starts from here on.
+    pub fn block(signals: &[i32]) -> Signals {
+        let mut set = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
+        // SAFETY: set is a live out buffer.
+        unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+        // SAFETY: sigemptyset has filled it.
+        let mut set = unsafe { set.assume_init() };
+        for s in signals {
+            // SAFETY: set is a live signal set; a number that is no signal is refused.
+            unsafe { libc::sigaddset(&raw mut set, *s) };
+        }
+        // SAFETY: set is a live signal set; the old one is not asked for.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+        Signals(set)
+    }
+
+    /// The next signal, or `None` when none came in `wait`.
+    pub fn next(&self, wait: Duration) -> Option<i32> {
+        let t = libc::timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
+        // SAFETY: set and time are live for the call; the details are not asked for.
+        let s = unsafe { libc::sigtimedwait(&raw const self.0, std::ptr::null_mut(), &raw const t) };
+        (s > 0).then_some(s)
+    }
+}
+
+/// Locks a file for this process alone; false when another has it. Ends when the file is closed.
+pub fn lock_alone(f: &File) -> std::io::Result<bool> {
+    // SAFETY: flock touches no memory.
+    match unsafe { libc::flock(f.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } {
+        0 => Ok(true),
+        _ => match std::io::Error::last_os_error() {
+            e if e.raw_os_error() == Some(libc::EWOULDBLOCK) => Ok(false),
+            e => Err(e),
+        },
+    }
+}

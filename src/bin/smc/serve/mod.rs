@@ -1,0 +1,151 @@
+//! `smc serve`: exports memory under a name until it is told to end.
+
+mod content;
+mod watch;
+
+use crate::os::Signals;
+use crate::out::{self, cannot};
+use content::Content;
+use serde_json::json;
+use smc_engine::base::addr::round_up_page;
+use smc_engine::base::{Error, Status};
+use smc_engine::core::export::{Export, ExportOptions, Exporter, Memory};
+use smc_engine::link::Access;
+use std::io::Write;
+use std::os::fd::FromRawFd;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use watch::Watch;
+
+/// Export memory under a name
+///
+/// Prints one line when clients can open the region, and serves until SIGINT or SIGTERM; SIGUSR1 prints who has it
+/// open. Clients of this user and of root are admitted, others by --allow-uid and --allow-any.
+///
+/// With --file the memory starts with the file's content, and at the end the blocks that clients have changed are
+/// written back. The file is locked meanwhile. A crash while writing back leaves a journal, FILE.smc-journal, which
+/// the next serve of the file completes. Loading and ending take twice the memory for a moment.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  smc serve --name grads --size 1GiB
+  smc serve --name weights --file weights.bin --read-only
+  smc serve --name a --size 64M --name b --size 2G --json")]
+pub struct Args {
+    /// Name of the region; with several, the sizes belong to them in order
+    #[arg(long, required = true, value_name = "NAME")]
+    name: Vec<String>,
+    /// Bytes (suffixes K, M, G, T), rounded up to whole pages [default: the file's size]
+    #[arg(long, value_name = "SIZE", value_parser = out::size_arg, required_unless_present = "file")]
+    size: Vec<u64>,
+    /// File that holds the content; one name only
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Clients may only read
+    #[arg(long)]
+    read_only: bool,
+    /// Admit this user id too
+    #[arg(long, value_name = "UID")]
+    allow_uid: Vec<u32>,
+    /// Admit every user of this host
+    #[arg(long)]
+    allow_any: bool,
+    /// One JSON object per event: ready, client-opened, client-left, written-back, end
+    #[arg(long)]
+    json: bool,
+    /// Write the ready line to this open descriptor too, and close it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(3..))]
+    ready_fd: Option<i32>,
+    /// Write the process id to this file once ready; removed at the end
+    #[arg(long, value_name = "FILE")]
+    pid_file: Option<PathBuf>,
+}
+
+fn usage(why: &str) -> ! {
+    use clap::CommandFactory;
+    crate::Cli::command().error(clap::error::ErrorKind::ValueValidation, why).exit()
+}
+
+fn check(a: &Args) {
+    if a.file.is_some() && a.name.len() > 1 {
+        usage("--file goes with one --name only");
+    }
+    if a.size.len() > a.name.len() || (a.file.is_none() && a.size.len() < a.name.len()) {
+        usage("each --name needs one --size");
+    }
+}
+
+/// How often clients are looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+pub fn run(a: Args) -> Result<ExitCode, Error> {
+    check(&a);
+    // Before the exporter's thread starts, so that every thread has them blocked.
+    let signals = Signals::block(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1]);
+    let options = ExportOptions {
+        access: if a.read_only { Access::ReadOnly } else { Access::ReadWrite },
+        allow_uids: a.allow_uid.clone(),
+        allow_any: a.allow_any,
+    };
+    // In this order: whatever happens, the export ends before its memory goes.
+    let (content, exports) = export(&a, &options)?;
+    announce(&a, &exports)?;
+    let mut watch = Watch::new(a.json);
+    loop {
+        watch.look(&exports);
+        match signals.next(LOOK) {
+            None => {}
+            Some(libc::SIGUSR1) => watch.list(&exports),
+            Some(_) => break,
+        }
+    }
+    // Ends every client's access first: from here on nothing changes the content.
+    drop(exports);
+    let written = content.map(|c| c.write_back(a.json));
+    if let Some(f) = &a.pid_file {
+        let _ = std::fs::remove_file(f);
+    }
+    written.transpose()?;
+    if a.json {
+        out::json(&json!({"event": "end"}));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn export(a: &Args, options: &ExportOptions) -> Result<(Option<Content>, Vec<Export>), Error> {
+    let exporter = Exporter::get()?;
+    if let (Some(file), Some(name)) = (&a.file, a.name.first()) {
+        let content = Content::load(file, a.size.first().copied(), !a.read_only)?;
+        let export = exporter.export(name, content.memory(), options.clone())?;
+        return Ok((Some(content), vec![export]));
+    }
+    let mut all = Vec::new();
+    for (name, size) in a.name.iter().zip(&a.size) {
+        let attempt = || format!("export \"{name}\"");
+        let len = usize::try_from(*size).ok().and_then(round_up_page);
+        let len = len.ok_or_else(|| Error::new(Status::INVALID_ARGUMENT, attempt(), "the size is too large"))?;
+        all.push(exporter.export(name, Memory::New(len), options.clone())?);
+    }
+    Ok((None, all))
+}
+
+fn announce(a: &Args, exports: &[Export]) -> Result<(), Error> {
+    let pid = std::process::id();
+    if let Some(f) = &a.pid_file {
+        std::fs::write(f, format!("{pid}\n")).map_err(|e| cannot(format!("write {}", f.display()), e))?;
+    }
+    let mut lines = Vec::new();
+    for e in exports {
+        let ready = json!({"event": "ready", "name": e.name(), "bytes": e.len(), "pid": pid});
+        let text = format!("serving {} {} bytes pid {pid}", e.name(), e.len());
+        lines.push(if a.json { ready.to_string() } else { text });
+    }
+    let text = lines.join("\n");
+    out::line(&text);
+    if let Some(fd) = a.ready_fd {
+        // SAFETY: the user says that this descriptor was opened for us; nothing else in this process uses it.
+        let mut f = unsafe { std::fs::File::from_raw_fd(fd) };
+        writeln!(f, "{text}").map_err(|e| cannot(format!("write to descriptor {fd}"), e))?;
+    }
+    Ok(())
+}
