@@ -1,5 +1,6 @@
 //! smc: the command line tool of libsmc.
 
+mod bench;
 mod ls;
 mod os;
 mod out;
@@ -20,6 +21,7 @@ struct Cli {
 enum Command {
     Serve(serve::Args),
     Ls(ls::Args),
+    Bench(bench::Args),
 }
 
 fn main() -> ExitCode {
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Serve(a) => serve::run(a),
         Command::Ls(a) => ls::run(&a),
+        Command::Bench(a) => bench::run(&a),
     };
     result.unwrap_or_else(|e| {
         eprintln!("smc: {e}");
