@@ -158,6 +158,8 @@ impl Default for ForkMark {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
     use std::os::fd::AsRawFd;
 
