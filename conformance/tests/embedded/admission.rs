@@ -98,3 +98,10 @@ fn an_exporter_of_a_stranger_is_not_trusted() {
     let trusting = EmbeddedLink::connect_local_trusting(&[65534]);
     assert!(trusting.open(&name, Access::ReadOnly, soon()).is_ok());
 }
+
+#[test]
+fn changing_the_user_does_not_hang() {
+    if root() {
+        Child::start("late-setuid", &[&unique("setuid")]).expect("ok");
+    }
+}
