@@ -91,6 +91,12 @@ impl Status {
         if self.is_ok() { Ok(()) } else { Err(self) }
     }
 
+    /// This status, or `next` when this one is OK: the first failure of a sequence.
+    #[must_use]
+    pub fn and(self, next: Status) -> Status {
+        if self.is_ok() { next } else { self }
+    }
+
     /// True when trying again later can help: the region's state machine rides these out.
     pub fn is_transient(self) -> bool {
         matches!(self, Status::LINK_DOWN | Status::TIMED_OUT | Status::BUSY)

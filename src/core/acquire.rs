@@ -86,7 +86,7 @@ impl Region {
         let deadline = self.deadline();
         let mut worst = Status::OK;
         let mut at = range.start;
-        while let Some((start, end)) = self.next_local(at, range.end) {
+        while let Some((start, end)) = self.pages.next_populated(at, range.end) {
             let (next, s) = self.drop_step(PageRange { start, end: end.min(start + STEP) }, dirty, deadline);
             worst = if worst.is_ok() { s } else { worst };
             if s == Status::TIMED_OUT {
@@ -95,15 +95,6 @@ impl Region {
             at = next;
         }
         worst
-    }
-
-    /// The next run of populated chunks; pages in flight count, since they may carry bytes older than this call.
-    fn next_local(&self, from: usize, end: usize) -> Option<(usize, usize)> {
-        (from < end).then_some((from, end)).filter(|_| self.pages.resident() > 0 || self.any_held(from, end))
-    }
-
-    fn any_held(&self, from: usize, end: usize) -> bool {
-        (from..end).any(|p| self.pages.state(p).is_held())
     }
 
     /// Drops a step's worth of pages from `range.start` on; answers where to go on.

@@ -9,6 +9,7 @@ use super::views::View;
 use crate::base::addr::{PAGE, PageRange};
 use crate::base::{HomeOff, Status};
 use crate::sys::clock::{Deadline, nap};
+use crate::sys::mem;
 use crate::sys::sync::SignalsBlocked;
 
 /// How a fault ended.
@@ -82,7 +83,7 @@ impl Region {
                     self.stats.faults.hit();
                     self.show_run(signals, view, run, page, write);
                     self.finish(run);
-                    self.detector.brought(run.start, run.end);
+                    self.detector.brought(page, run.start, run.end);
                 }
                 Err(s) => return Some(self.fail_run(view, run, page, s)),
             },
@@ -112,13 +113,10 @@ impl Region {
         let mut at = start;
         while at < end {
             let signals = SignalsBlocked::new();
-            if self.pages.apply(at, Event::BeginFetch).is_err() {
+            let run = PageRange { start: at, end: self.pages.begin_run(at, end) };
+            if run.is_empty() {
                 at += 1;
                 continue;
-            }
-            let mut run = PageRange { start: at, end: at + 1 };
-            while run.end < end && self.pages.apply(run.end, Event::BeginFetch).is_ok() {
-                run.end += 1;
             }
             if let Err(s) = self.fetch_run(run, deadline) {
                 self.abandon(run);
@@ -144,9 +142,7 @@ impl Region {
             run.start -= 1;
         }
         let end = (unit_start + window).max(page + 1).min(self.pages.len());
-        while run.end < end && self.pages.apply(run.end, Event::BeginFetch).is_ok() {
-            run.end += 1;
-        }
+        run.end = self.pages.begin_run(run.end, end);
         Ok(run)
     }
 
@@ -196,7 +192,7 @@ impl Region {
         let s = unsafe { self.link.fetch(self.key, self.off(run.start), to, len, deadline) };
         if s.is_ok() && self.t_page(run.start).is_some() {
             // SAFETY: as above; T was filled by the fetch.
-            unsafe { std::ptr::copy_nonoverlapping(to, self.a_page(run.start), len) };
+            unsafe { mem::copy_streaming(self.a_page(run.start), to, len) };
         }
         s
     }

@@ -8,20 +8,24 @@
 //! the page's own. What could not be delivered is remembered: the page is dirty again and its runs go out first next time.
 
 use super::options::Policy;
-use super::pages::{Event, State};
+use super::pages::Event;
 use super::region::Region;
 use crate::base::addr::{PAGE, PageRange};
 use crate::base::{HomeOff, Status};
-use crate::link::WriteOp;
+use crate::link::{Ticket, WriteOp};
 use crate::sys::clock::Deadline;
 use crate::sys::sync::SignalsBlocked;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 
 /// Pages locked at a time: bounds how long signals stay blocked (4 MiB at 100 Gb/s: 0.34 ms).
-const BATCH_PAGES: usize = 1024;
-/// Messages in a batch.
-const BATCH_OPS: usize = 8192;
+const WINDOW_PAGES: usize = 1024;
+/// Pages of the first piece of a window: small, so that the wire starts early.
+const FIRST_PIECE: usize = 32;
+/// Pages of the others.
+const PIECE: usize = 256;
+/// Messages of a piece.
+const PIECE_OPS: usize = 4096;
 /// Consecutive dirty epochs after which a page stays writable.
 const HOT_AFTER: u32 = 4;
 /// Epochs a page stays hot before its stores are sampled again.
@@ -32,8 +36,25 @@ const HOT_RUN: usize = 8;
 /// Reusable buffers of one pusher.
 #[derive(Default)]
 pub struct Outbox {
-    ops: Vec<WriteOp>,
+    ops: Ops,
     held: Vec<usize>,
+    pieces: Vec<Piece>,
+}
+
+/// A posted part of a window: its ticket, and where its writes and its pages end in the outbox.
+struct Piece {
+    ticket: Result<Option<Ticket>, Status>,
+    ops: usize,
+    held: usize,
+}
+
+impl Outbox {
+    fn clear(&mut self) {
+        self.ops = Ops { list: std::mem::take(&mut self.ops.list), posted: 0 };
+        self.ops.list.clear();
+        self.held.clear();
+        self.pieces.clear();
+    }
 }
 
 /// Runs whose delivery failed, as (offset, length) inside one page each: the twin already holds their bytes, so no
@@ -195,13 +216,15 @@ impl Region {
 
     /// Hot pages are dirty without being asked; from time to time they are protected again to see whether they still are.
     fn take_hot(&self, range: PageRange) {
-        for p in range.start..range.end {
-            if self.pages.state(p) == State::Resident {
-                self.pages.dirty.set(p);
+        let mut at = range.start;
+        while at < range.end {
+            let (epoch, next) = self.pages.epoch_at(at);
+            let end = next.min(range.end);
+            self.pages.dirty.set_range(at, end);
+            if epoch.is_multiple_of(HOT_FOR) {
+                (at..end).for_each(|p| self.pages.cool(p, HOT_AFTER - 1));
             }
-            if self.pages.grow_old(p) >= HOT_FOR {
-                self.pages.cool(p, HOT_AFTER - 1);
-            }
+            at = end;
         }
     }
 
@@ -210,37 +233,63 @@ impl Region {
         let (mut at, mut sent) = (range.start, 0);
         while let Some(first) = self.pages.dirty.next_set(at, range.end) {
             let signals = SignalsBlocked::new();
-            match self.gather(PageRange { start: first, end: range.end }, out, deadline) {
-                Ok(next) => at = next,
-                Err(s) => return (sent, s),
-            }
-            let status = self.deliver(out, deadline);
-            sent += out.ops.len();
-            for p in out.held.drain(..) {
-                let _ = self.pages.apply(p, Event::Unlock);
-            }
+            let (next, posted) = self.post_window(PageRange { start: first, end: range.end }, out, deadline);
+            let delivered = self.deliver(out, deadline);
             drop(signals);
+            sent += out.ops.list.len();
+            let status = posted.and(delivered);
             if !status.is_ok() {
                 return (sent, status);
             }
+            at = next;
         }
         (sent, Status::OK)
     }
 
-    /// Locks dirty pages from `range.start` on, as many as make a batch, and lists what must be sent. Answers where to
-    /// go on. Only the first page is waited for: a thread that holds pages never waits for another.
-    fn gather(&self, range: PageRange, out: &mut Outbox, deadline: Deadline) -> Result<usize, Status> {
-        out.ops.clear();
-        let mut at = range.start;
+    /// Locks, compares and posts up to a window of pages, piece by piece: the first piece is on the wire while the next
+    /// is gathered. Answers where to go on.
+    fn post_window(&self, range: PageRange, out: &mut Outbox, deadline: Deadline) -> (usize, Status) {
+        out.clear();
+        let (mut at, mut piece) = (range.start, FIRST_PIECE);
+        while at < range.end && out.held.len() < WINDOW_PAGES {
+            let held = out.held.len();
+            let next = match self.gather(PageRange { start: at, end: range.end }, piece, out, deadline) {
+                Ok(next) => next,
+                Err(s) => return (at, s),
+            };
+            let blocked = next == at && out.held.len() == held;
+            let ticket = self.post_piece(&mut out.ops);
+            out.pieces.push(Piece { ticket, ops: out.ops.posted, held: out.held.len() });
+            if blocked || out.pieces.last().is_some_and(|p| p.ticket.is_err()) {
+                return (next, Status::OK);
+            }
+            (at, piece) = (next, PIECE);
+        }
+        (at, Status::OK)
+    }
+
+    fn post_piece(&self, ops: &mut Ops) -> Result<Option<Ticket>, Status> {
+        let fresh = ops.list.get(ops.posted..).unwrap_or(&[]);
+        ops.posted = ops.list.len();
+        if fresh.is_empty() {
+            return Ok(None);
+        }
+        // SAFETY: the sources lie inside A and T, in pages this thread keeps locked until `deliver` has waited.
+        unsafe { self.link.post(self.key, fresh) }.map(Some)
+    }
+
+    /// Locks dirty pages from `range.start` on, at most `count`, and lists what must be sent. Answers where to go on.
+    /// Only a window's first page is waited for: a thread that holds pages never waits for another.
+    fn gather(&self, range: PageRange, count: usize, out: &mut Outbox, deadline: Deadline) -> Result<usize, Status> {
+        let (mut at, most, ops) = (range.start, out.held.len() + count, out.ops.list.len() + PIECE_OPS);
         while let Some(p) = self.pages.dirty.next_set(at, range.end) {
-            if out.held.len() >= BATCH_PAGES || out.ops.len() >= BATCH_OPS {
+            if out.held.len() >= most || out.ops.list.len() >= ops {
                 return Ok(p);
             }
-            let locked =
-                if out.held.is_empty() { self.pages.lock(p, deadline) } else { self.pages.apply(p, Event::Lock) };
-            match locked {
+            let first = out.held.is_empty();
+            match if first { self.pages.lock(p, deadline) } else { self.pages.apply(p, Event::Lock) } {
                 Ok(()) => self.gather_page(p, out),
-                Err(s) if s.is_held() && out.held.is_empty() => return Err(Status::TIMED_OUT),
+                Err(s) if s.is_held() && first => return Err(Status::TIMED_OUT),
                 Err(s) if s.is_held() => return Ok(p),
                 // Poisoned or gone: its bytes are not the home's, or were pushed by whoever dropped it.
                 Err(_) => _ = self.pages.dirty.take(p),
@@ -256,7 +305,7 @@ impl Region {
             return;
         }
         self.stats.pages_pushed.hit();
-        let before = out.ops.len();
+        let before = out.ops.list.len();
         let len = self.valid_bytes(p);
         match self.t_page(p) {
             None => self.send_run(p, self.a_page(p), 0, len, &mut out.ops),
@@ -270,18 +319,18 @@ impl Region {
                 }
             }
         }
-        if out.ops.len() == before {
+        if out.ops.list.len() == before {
             self.stats.pages_unchanged.hit();
         }
     }
 
     /// Lists bytes `[from, from + len)` of page `p`, whose source page is at `src`, without the words that belong to the
     /// home: sending more bytes than the program wrote must not undo what other nodes did to them.
-    fn send_run(&self, p: usize, src: *mut u8, from: usize, len: usize, ops: &mut Vec<WriteOp>) {
+    fn send_run(&self, p: usize, src: *mut u8, from: usize, len: usize, ops: &mut Ops) {
         let base = self.off(p);
         let mut piece = |s: usize, e: usize| {
             if s < e {
-                append(ops, WriteOp { src: src.wrapping_add(s), len: e - s, off: base.plus(s) });
+                ops.add(WriteOp { src: src.wrapping_add(s), len: e - s, off: base.plus(s) });
             }
         };
         let (mut at, end) = (from, from + len);
@@ -296,32 +345,39 @@ impl Region {
         piece(at, end);
     }
 
-    /// Posts the batch and waits until its sources are free; on failure everything in it is dirty again.
+    /// Waits for the posted pieces in order and unlocks their pages; what failed is dirty again.
     fn deliver(&self, out: &mut Outbox, deadline: Deadline) -> Status {
-        if out.ops.is_empty() {
-            return Status::OK;
+        let (mut op, mut page, mut worst) = (0, 0, Status::OK);
+        for p in &out.pieces {
+            let ops = out.ops.list.get(op..p.ops).unwrap_or(&[]);
+            let held = out.held.get(page..p.held).unwrap_or(&[]);
+            (op, page) = (p.ops, p.held);
+            let status = match p.ticket {
+                Ok(Some(t)) => self.link.wait(self.key, t, deadline),
+                Ok(None) => Status::OK,
+                Err(s) => s,
+            };
+            if !ops.is_empty() {
+                self.settle(ops, held, status);
+            }
+            held.iter().for_each(|p| _ = self.pages.apply(*p, Event::Unlock));
+            worst = worst.and(status);
         }
-        // SAFETY: the sources lie inside A and T, in pages this thread has locked until the wait has come back.
-        let posted = unsafe { self.link.post(self.key, &out.ops) };
-        let status = posted.map_or_else(|s| s, |ticket| self.link.wait(self.key, ticket, deadline));
-        self.note(status);
-        if status.is_ok() {
-            self.stats.messages.add(out.ops.len() as u64);
-            self.stats.bytes_written.add(out.ops.iter().map(|o| o.len as u64).sum());
-        } else {
-            self.stats.write_errors.hit();
-            self.keep_unsent(out);
-        }
-        status
+        worst
     }
 
-    fn keep_unsent(&self, out: &mut Outbox) {
+    fn settle(&self, ops: &[WriteOp], held: &[usize], status: Status) {
+        self.note(status);
+        if status.is_ok() {
+            self.stats.messages.add(ops.len() as u64);
+            self.stats.bytes_written.add(ops.iter().map(|o| o.len as u64).sum());
+            return;
+        }
+        self.stats.write_errors.hit();
         if self.t_page(0).is_some() {
-            self.unsent.keep(&out.ops);
+            self.unsent.keep(ops);
         }
-        for p in &out.held {
-            self.pages.dirty.set(*p);
-        }
+        held.iter().for_each(|p| _ = self.pages.dirty.set(*p));
     }
 }
 
@@ -356,7 +412,7 @@ impl Unsent {
     }
 
     /// Puts the page's undelivered runs into `ops`; the twin holds their bytes, or newer ones that are sent after them.
-    fn resend(&self, p: usize, twin: *mut u8, ops: &mut Vec<WriteOp>) {
+    fn resend(&self, p: usize, twin: *mut u8, ops: &mut Ops) {
         if !self.any.load(SeqCst) {
             return;
         }
@@ -365,7 +421,7 @@ impl Unsent {
         runs.retain(|(off, len)| {
             let mine = (base..base + PAGE as u64).contains(off);
             if mine {
-                append(ops, WriteOp { src: twin.wrapping_add((off - base) as usize), len: *len, off: HomeOff(*off) });
+                ops.add(WriteOp { src: twin.wrapping_add((off - base) as usize), len: *len, off: HomeOff(*off) });
             }
             !mine
         });
@@ -380,14 +436,23 @@ impl Unsent {
     }
 }
 
-/// Adds a write, merged with the last one where both source and target continue.
-fn append(ops: &mut Vec<WriteOp>, op: WriteOp) {
-    if let Some(last) = ops.last_mut()
-        && last.src.wrapping_add(last.len) == op.src
-        && last.off.plus(last.len) == op.off
-    {
-        last.len += op.len;
-        return;
+/// The writes of a window, in order. Those below `posted` belong to the link.
+#[derive(Default)]
+struct Ops {
+    list: Vec<WriteOp>,
+    posted: usize,
+}
+
+impl Ops {
+    /// Adds a write, merged with the last one that is not posted yet where both source and target continue.
+    fn add(&mut self, op: WriteOp) {
+        if let Some(last) = self.list.get_mut(self.posted..).and_then(<[WriteOp]>::last_mut)
+            && last.src.wrapping_add(last.len) == op.src
+            && last.off.plus(last.len) == op.off
+        {
+            last.len += op.len;
+            return;
+        }
+        self.list.push(op);
     }
-    ops.push(op);
 }

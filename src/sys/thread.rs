@@ -98,7 +98,9 @@ pub fn spawn(name: &str, body: impl FnOnce(Wake) + Send + 'static) -> Result<Own
 fn block_signals() {
     let mask = !(0b11u64 << 31);
     // SAFETY: the mask is eight readable bytes; only this thread is concerned.
-    let _ = unsafe { syscall(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, &raw const mask as usize, 0, 8, 0, 0]) };
+    let _ = unsafe {
+        syscall(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, &raw const mask as usize, 0, 8, 0, 0])
+    };
 }
 
 fn wake_descriptor() -> Result<Wake, Errno> {

@@ -2,7 +2,7 @@
 //! each page's heat. Everything here is async-signal-safe after construction.
 //!
 //! One `AtomicU32` per 4 KiB page: bits 0..2 the state, bit 3 "somebody waits", bits 8..15 heat (consecutive epochs in
-//! which the page was dirty), bits 16..23 epochs since it turned hot, bits 24..31 the last dirty epoch of its chunk.
+//! which the page was dirty), bits 24..31 the last dirty epoch of its chunk.
 
 use super::bitmap::Bitmap;
 use super::state::{Event, State, next};
@@ -13,9 +13,20 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 const STATE: u32 = 7;
 const WAITERS: u32 = 8;
 const HEAT_SHIFT: u32 = 8;
-const AGE_SHIFT: u32 = 16;
 const EPOCH_SHIFT: u32 = 24;
 const BYTE: u32 = 0xff;
+
+/// REMOTE to FETCHING for one page's word.
+fn begin(w: &AtomicU32) -> bool {
+    let mut old = w.load(SeqCst);
+    while let Some(to) = next(State::from_bits(old & STATE), Event::BeginFetch) {
+        match w.compare_exchange_weak(old, (old & !STATE) | to as u32, SeqCst, SeqCst) {
+            Ok(_) => return true,
+            Err(now) => old = now,
+        }
+    }
+    false
+}
 
 /// Pages per chunk of the residency count: 2 MiB, the reach of one last-level page table.
 pub const CHUNK: usize = 512;
@@ -146,19 +157,35 @@ impl PageTable {
         (word >> HEAT_SHIFT) & BYTE
     }
 
-    /// Counts one more epoch as a hot page; answers the age.
-    pub fn grow_old(&self, p: usize) -> u32 {
-        let word = self.update(p, |w| {
-            let age = (((w >> AGE_SHIFT) & BYTE) + 1).min(BYTE);
-            (w & !(BYTE << AGE_SHIFT)) | (age << AGE_SHIFT)
-        });
-        (word >> AGE_SHIFT) & BYTE
-    }
-
     /// The page is no longer hot; `heat` is what it keeps, so that a sampled page is soon hot again.
     pub fn cool(&self, p: usize, heat: u32) {
         self.hot.take(p);
-        self.update(p, |w| (w & !(BYTE << AGE_SHIFT) & !(BYTE << HEAT_SHIFT)) | ((heat & BYTE) << HEAT_SHIFT));
+        self.update(p, |w| (w & !(BYTE << HEAT_SHIFT)) | ((heat & BYTE) << HEAT_SHIFT));
+    }
+
+    /// Epochs of the chunk that holds the page, and the first page of the next chunk.
+    pub fn epoch_at(&self, p: usize) -> (u32, usize) {
+        (self.chunks.get(p / CHUNK).map_or(0, |c| c.epoch.load(SeqCst)), (p / CHUNK + 1) * CHUNK)
+    }
+
+    /// Takes REMOTE pages to FETCHING from `start` on, as far as they are REMOTE and before `end`; answers the end of
+    /// the run taken. The same as BeginFetch for each, with one count for all.
+    pub fn begin_run(&self, start: usize, end: usize) -> usize {
+        let words = self.words.get(start..end.min(self.len())).unwrap_or(&[]);
+        let taken = words.iter().take_while(|w| begin(w)).count();
+        self.count_in(start, start + taken);
+        start + taken
+    }
+
+    fn count_in(&self, mut at: usize, end: usize) {
+        self.resident.fetch_add((end - at) as u32, SeqCst);
+        while at < end {
+            let stop = end.min((at / CHUNK + 1) * CHUNK);
+            if let Some(c) = self.chunks.get(at / CHUNK) {
+                c.resident.fetch_add((stop - at) as u32, SeqCst);
+            }
+            at = stop;
+        }
     }
 
     fn update(&self, p: usize, f: impl Fn(u32) -> u32) -> u32 {
@@ -173,19 +200,20 @@ impl PageTable {
         }
     }
 
+    /// A page counts from the moment its fetch begins: it is counted before anybody can store to it, so a harvest that
+    /// skips empty chunks never skips a store.
     fn account(&self, p: usize, from: State, to: State) {
-        let holds = |s| matches!(s, State::Resident | State::Busy | State::Poisoned);
-        let Some(chunk) = self.chunks.get(p / CHUNK) else { return };
-        if !holds(from) && holds(to) {
-            chunk.resident.fetch_add(1, SeqCst);
-            self.resident.fetch_add(1, SeqCst);
-        } else if holds(from) && !holds(to) {
-            chunk.resident.fetch_sub(1, SeqCst);
+        if from == State::Remote {
+            self.count_in(p, p + 1);
+        } else if to == State::Remote {
             self.resident.fetch_sub(1, SeqCst);
+            if let Some(c) = self.chunks.get(p / CHUNK) {
+                c.resident.fetch_sub(1, SeqCst);
+            }
         }
     }
 
-    /// Pages that occupy local memory now.
+    /// Pages that occupy local memory now, or soon: those being fetched count.
     pub fn resident(&self) -> usize {
         self.resident.load(SeqCst) as usize
     }
@@ -213,8 +241,9 @@ mod tests {
     fn transitions_count_residents() {
         let t = PageTable::new(1500);
         assert_eq!(t.next_populated(0, 1500), None);
-        t.apply(700, Event::BeginFetch).unwrap();
+        assert_eq!(t.begin_run(700, 701), 701);
         assert_eq!(t.apply(700, Event::BeginFetch), Err(State::Fetching));
+        assert_eq!((t.resident(), t.begin_run(700, 702)), (1, 700), "a run stops at the first page that is not remote");
         t.apply(700, Event::Fetched).unwrap();
         assert_eq!((t.resident(), t.next_populated(0, 1500)), (1, Some((512, 1024))));
         assert_eq!(t.next_populated(600, 705), Some((600, 705)));
@@ -257,9 +286,9 @@ mod tests {
         assert_eq!([epoch(false), epoch(true)], [0, 1], "a clean epoch starts anew");
         t.apply(1, Event::BeginFetch).unwrap();
         t.new_epoch(0, 2);
-        assert_eq!((t.heat_up(1), t.grow_old(1), t.state(1)), (2, 1, State::Fetching));
+        assert_eq!((t.heat_up(1), t.state(1)), (2, State::Fetching));
         t.cool(1, 5);
         t.new_epoch(0, 2);
-        assert_eq!((t.heat_up(1), t.grow_old(1)), (6, 1));
+        assert_eq!(t.heat_up(1), 6);
     }
 }

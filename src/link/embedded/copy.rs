@@ -7,6 +7,7 @@
 //! bytes; that is all the contract promises. Copies made of naturally aligned words never tear inside a word, because
 //! flags and counters are read through the same path.
 
+use crate::sys::mem;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Up to this many bytes aligned copies go word by word.
@@ -42,7 +43,7 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
         }
         _ => {
             // SAFETY: the caller vouches for the ranges.
-            unsafe { std::ptr::copy_nonoverlapping(src, dst, len) }
+            unsafe { mem::copy_streaming(dst, src, len) }
         }
     }
 }
