@@ -183,7 +183,8 @@ fn threads_lose_no_byte() {
             assert_eq!(r.region.release(0, 0), Status::OK);
             let total: u64 =
                 (0..256).flat_map(|p| (0..4).map(move |t| (p, t))).map(|(p, t)| r.home(p * PAGE + 512 + t * 8)).sum();
-            assert_eq!(total, 80_000, "{b:?} {policy:?}");
+            let st = r.region.stats();
+            assert_eq!(total, 80_000, "{b:?} {policy:?} poisoned {} fetch errors {} write errors {}", st.pages_poisoned.get(), st.fetch_errors.get(), st.write_errors.get());
             r.end(256);
         }
     }
