@@ -4,6 +4,7 @@ mod ls;
 mod os;
 mod out;
 mod serve;
+mod stat;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -20,6 +21,7 @@ struct Cli {
 enum Command {
     Serve(serve::Args),
     Ls(ls::Args),
+    Stat(stat::Args),
 }
 
 fn main() -> ExitCode {
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Serve(a) => serve::run(a),
         Command::Ls(a) => ls::run(&a),
+        Command::Stat(a) => stat::run(&a),
     };
     result.unwrap_or_else(|e| {
         eprintln!("smc: {e}");

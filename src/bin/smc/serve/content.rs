@@ -1,5 +1,6 @@
 //! The file behind a region: loaded before the name appears, written back after it has gone.
 
+use super::journal;
 use crate::os;
 use crate::out::{self, cannot};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -17,6 +18,9 @@ use std::path::{Path, PathBuf};
 const STEP: usize = 4 << 20;
 /// Unit of comparison and of writing back.
 const BLOCK: usize = 4096;
+
+/// Named in the error when nothing has been written yet.
+const JOURNAL: &str = "the journal";
 
 /// A file and the memory that holds its content.
 pub struct Content {
@@ -49,6 +53,14 @@ impl Content {
         })?;
         if writable && !os::lock_alone(&file).map_err(|e| cannot(attempt(), e))? {
             return Err(Error::new(Status::BUSY, attempt(), "another process has locked it").remedy("see `smc ls` for who serves it"));
+        }
+        let journal = journal::path(path);
+        if !writable && journal.exists() {
+            let e = Error::new(Status::BUSY, attempt(), format!("an interrupted write-back waits in {}", journal.display()));
+            return Err(e.remedy("serve it once without --read-only"));
+        }
+        if writable && journal::recover(&journal, &file).map_err(|e| cannot(attempt(), e))? {
+            eprintln!("smc: completed an interrupted write-back of {}", path.display());
         }
         let meta = file.metadata().map_err(|e| cannot(attempt(), e))?;
         if !meta.is_file() {
@@ -110,11 +122,14 @@ impl Content {
             return Ok(());
         }
         let attempt = || format!("write back {}", self.path.display());
-        let changed = self.changed().and_then(|runs| {
-            self.apply(&runs)?;
-            Ok(runs.iter().map(|(s, e)| e - s).sum::<usize>())
-        });
-        let changed = changed.map_err(|e| cannot(attempt(), e))?;
+        let runs = self.changed().map_err(|e| cannot(attempt(), e))?;
+        let changed: usize = runs.iter().map(|(s, e)| e - s).sum();
+        if changed > 0 {
+            self.apply(&runs).map_err(|(why, e)| {
+                let remedy = "free space on its file system before the next start; the changes are lost";
+                cannot(attempt(), format!("{why}: {e}")).remedy(if why == JOURNAL { remedy } else { "serve it again to complete it" })
+            })?;
+        }
         if json {
             out::json(&json!({"event": "written-back", "file": self.path.display().to_string(), "bytes": changed}));
         } else {
@@ -151,13 +166,22 @@ impl Content {
         Ok(runs)
     }
 
-    fn apply(&self, runs: &[(usize, usize)]) -> std::io::Result<()> {
+    /// Journal, file, journal away. An error says which of them failed.
+    fn apply(&self, runs: &[(usize, usize)]) -> Result<(), (&'static str, std::io::Error)> {
         // SAFETY: called after the export has ended.
         let bytes = unsafe { self.bytes() };
-        for (s, e) in runs {
-            self.file.write_all_at(bytes.get(*s..*e).unwrap_or_default(), *s as u64)?;
+        let journal = journal::path(&self.path);
+        if let Err(e) = journal::write(&journal, &self.file, bytes, runs) {
+            // Without a journal the file stays as it was.
+            let _ = std::fs::remove_file(&journal);
+            return Err((JOURNAL, e));
         }
-        self.file.sync_all()
+        let in_place = |e| ("the file", e);
+        for (s, e) in runs {
+            self.file.write_all_at(bytes.get(*s..*e).unwrap_or_default(), *s as u64).map_err(in_place)?;
+        }
+        self.file.sync_all().map_err(in_place)?;
+        journal::remove(&journal).map_err(|e| ("the removal of the journal", e))
     }
 }
 

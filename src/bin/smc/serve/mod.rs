@@ -1,6 +1,7 @@
 //! `smc serve`: exports memory under a name until it is told to end.
 
 mod content;
+mod journal;
 mod watch;
 
 use crate::os::Signals;
