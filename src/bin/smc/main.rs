@@ -1,5 +1,8 @@
 //! smc: the command line tool of libsmc.
 
+mod doctor;
+mod env;
+mod launch;
 mod ls;
 mod os;
 mod out;
@@ -22,6 +25,9 @@ enum Command {
     Serve(serve::Args),
     Ls(ls::Args),
     Stat(stat::Args),
+    Doctor(doctor::Args),
+    Run(launch::Args),
+    Env(env::Args),
 }
 
 fn main() -> ExitCode {
@@ -30,6 +36,9 @@ fn main() -> ExitCode {
         Command::Serve(a) => serve::run(a),
         Command::Ls(a) => ls::run(&a),
         Command::Stat(a) => stat::run(&a),
+        Command::Doctor(a) => doctor::run(&a),
+        Command::Run(a) => launch::run(&a),
+        Command::Env(a) => env::run(&a),
     };
     result.unwrap_or_else(|e| {
         eprintln!("smc: {e}");
