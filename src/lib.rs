@@ -2,8 +2,8 @@
 #![warn(clippy::unwrap_used, clippy::expect_used)]
 
 pub mod base;
-pub mod sys;
-pub mod link;
-pub mod core;
-pub mod policy;
 pub mod capi;
+pub mod core;
+pub mod link;
+pub mod policy;
+pub mod sys;

@@ -24,7 +24,11 @@ impl Rig {
             link.poke(p * PAGE, &(p as u64).to_le_bytes());
         }
         let opened = link.open("t", Access::ReadWrite, Deadline::in_ms(1000)).unwrap();
-        let opts = MapOptions { wait_ms: 2000, resident_limit: if opts.resident_limit == 0 { 1 << 30 } else { opts.resident_limit }, ..opts };
+        let opts = MapOptions {
+            wait_ms: 2000,
+            resident_limit: if opts.resident_limit == 0 { 1 << 30 } else { opts.resident_limit },
+            ..opts
+        };
         let region = Region::new(Parts { link: link.clone(), opened, opts, backend }).unwrap();
         let v = region.map_view(0, false, 0, pages * PAGE, true).unwrap() as *mut u8;
         Rig { link, region, v }
@@ -177,7 +181,8 @@ fn threads_lose_no_byte() {
                 }
             });
             assert_eq!(r.region.release(0, 0), Status::OK);
-            let total: u64 = (0..256).flat_map(|p| (0..4).map(move |t| (p, t))).map(|(p, t)| r.home(p * PAGE + 512 + t * 8)).sum();
+            let total: u64 =
+                (0..256).flat_map(|p| (0..4).map(move |t| (p, t))).map(|(p, t)| r.home(p * PAGE + 512 + t * 8)).sum();
             assert_eq!(total, 80_000, "{b:?} {policy:?}");
             r.end(256);
         }

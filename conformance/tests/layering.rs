@@ -18,7 +18,12 @@ use May::{All, Only, Types};
 const TABLE: &[(&str, &[(&str, May)])] = &[
     (
         "interpose",
-        &[("policy", All), ("core", All), ("base", All), ("sys", Only(&["log", "dl", "tls", "errno", "mem", "sync"]))],
+        &[
+            ("policy", All),
+            ("core", All),
+            ("base", All),
+            ("sys", Only(&["log", "dl", "tls", "errno", "Errno", "mem", "sync"])),
+        ],
     ),
     ("capi", &[("core", All), ("link", Types(&[])), ("base", All), ("sys", All)]),
     ("policy", &[("core", Types(&["options"])), ("link", Types(&[])), ("base", All)]),

@@ -35,7 +35,11 @@ impl Exporter {
         while !output(preloaded("stat", &[&e.path()])).status.success() {
             let ended = e.process.try_wait().expect("ask for the exporter");
             assert!(ended.is_none(), "the exporter has ended: {ended:?}");
-            assert!(start.elapsed() < Duration::from_secs(20), "the exporter does not come up: {:?}", output(preloaded("stat", &[&e.path()])));
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "the exporter does not come up: {:?}",
+                output(preloaded("stat", &[&e.path()]))
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
         Some(e)
@@ -77,6 +81,36 @@ fn posix_calls_do_what_they_say_on_every_back_end() {
         c.env("LIBSMC_FAULT", backend);
         assert_eq!(good(c), "posix path ok\n", "back end {backend:?}");
     }
+}
+
+#[test]
+fn a_cancelled_thread_unwinds_while_a_region_is_open() {
+    let program = app("cancel", &[]);
+    let Some(e) = Exporter::start() else { return };
+    assert_eq!(good(preloaded(program.to_str().expect("UTF-8"), &[&e.path()])), "cancel ok\n");
+}
+
+#[test]
+fn numbers_never_show_another_files_bytes() {
+    let program = app("files_stress", &[]);
+    let Some(e) = Exporter::start() else { return };
+    let seed = std::env::var("SMC_SEED").unwrap_or_else(|_| std::process::id().to_string());
+    eprintln!("SMC_SEED={seed}");
+    let out = good(preloaded(program.to_str().expect("UTF-8"), &[&e.path(), &SIZE.to_string(), "3", &seed]));
+    assert_eq!(out, "files stress ok\n");
+}
+
+#[test]
+fn a_normal_exit_leaves_nothing_behind() {
+    let program = app("exit_flush", &[]);
+    let Some(e) = Exporter::start() else { return };
+    good(preloaded(program.to_str().expect("UTF-8"), &[&e.path()]));
+    let at = |skip: &str, count: &str| {
+        let arg = |k: &str, v: &str| format!("{k}={v}");
+        good(preloaded("dd", &[&arg("if", &e.path()), "bs=1", &arg("skip", skip), &arg("count", count), "status=none"]))
+    };
+    assert_eq!(at("1000", "8"), "buffered");
+    assert_eq!(at("2000", "6"), "mapped");
 }
 
 #[test]

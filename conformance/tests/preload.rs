@@ -30,7 +30,13 @@ fn everyday_programs_behave_the_same() {
     same("/bin/true", &[]);
     same("/bin/false", &[]);
     same("ls", &["-l", "/usr", "/nowhere"]);
-    same("bash", &["-c", "x=$(echo sub | tr a-z A-Z); echo $x; (exit 3) || echo $?; read -r l < /etc/passwd; echo \"$l\" | wc -c; exec 7</etc/passwd 8>&1; cat <&7 | head -1 >&8"]);
+    same(
+        "bash",
+        &[
+            "-c",
+            "x=$(echo sub | tr a-z A-Z); echo $x; (exit 3) || echo $?; read -r l < /etc/passwd; echo \"$l\" | wc -c; exec 7</etc/passwd 8>&1; cat <&7 | head -1 >&8",
+        ],
+    );
     same("awk", &["BEGIN { while ((getline l < \"/etc/passwd\") > 0) n++; print n > \"/dev/stdout\" }"]);
     same("sh", &["-c", "tar cf - -C /etc passwd group | tar tf -"]);
     same("sh", &["-c", "dd if=/dev/zero bs=1000 count=100 2>/dev/null | cksum"]);
@@ -44,12 +50,24 @@ fn interpreters_and_compilers_behave_the_same() {
         same("python3", &["-c", PYTHON]);
     }
     if installed("perl") {
-        same("perl", &["-e", "open(F,'<','/etc/passwd') or die; $n++ while <F>; print \"$n\\n\"; print `echo child`; my %h = map {$_=>$_**2} 1..10000; print $h{77},\"\\n\";"]);
+        same(
+            "perl",
+            &[
+                "-e",
+                "open(F,'<','/etc/passwd') or die; $n++ while <F>; print \"$n\\n\"; print `echo child`; my %h = map {$_=>$_**2} 1..10000; print $h{77},\"\\n\";",
+            ],
+        );
     }
     if installed("git") {
         same("git", &["--version"]);
     }
-    same("sh", &["-c", "d=$(mktemp -d); echo 'int puts(const char*);int main(){puts(\"built\");return 7;}' > $d/a.c; cc -O2 -o $d/a $d/a.c && $d/a; r=$?; rm -r $d; exit $r"]);
+    same(
+        "sh",
+        &[
+            "-c",
+            "d=$(mktemp -d); echo 'int puts(const char*);int main(){puts(\"built\");return 7;}' > $d/a.c; cc -O2 -o $d/a $d/a.c && $d/a; r=$?; rm -r $d; exit $r",
+        ],
+    );
 }
 
 const PYTHON: &str = r#"
@@ -96,11 +114,17 @@ fn the_heap_is_the_same() {
 }
 
 #[test]
+fn a_cancelled_thread_unwinds_through_the_hooks() {
+    let program = app("cancel", &[]);
+    same(program.to_str().expect("UTF-8"), &[]);
+}
+
+#[test]
 fn another_allocator_keeps_working_before_and_behind() {
     let heap = app("other_heap", &["-shared", "-fPIC"]);
     let lib = library();
     for order in [format!("{}:{}", lib.display(), heap.display()), format!("{}:{}", heap.display(), lib.display())] {
-        for (program, args) in [("ls", &["-l", "/"][..]), ("bash", &["-c", "x=$(echo hi); echo $x"][..])] {
+        for (program, args) in [("ls", &["-l", "/usr"][..]), ("bash", &["-c", "x=$(echo hi); echo $x"][..])] {
             let plain = output(limited(program, args));
             let mut c = limited("env", &[&format!("LD_PRELOAD={order}"), program]);
             c.args(args);

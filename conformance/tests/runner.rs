@@ -1,5 +1,6 @@
 //! The runner, tested by runs that must fail.
 
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
@@ -56,6 +57,35 @@ fn a_time_out_kills_the_whole_group() {
     let deadline = Instant::now() + Duration::from_secs(10);
     while cmdline().starts_with("sleep") {
         assert!(Instant::now() < deadline, "process {pid} survived its case");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Children of every thread of a process.
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = tasks.map(|t| std::fs::read_to_string(t.path().join("children")).unwrap_or_default());
+    lists.flat_map(|l| l.split_whitespace().filter_map(|p| p.parse().ok()).collect::<Vec<_>>()).collect()
+}
+
+/// An interrupted runner takes its cases with it.
+#[test]
+fn an_interrupt_reaches_the_cases() {
+    let mut runner = Command::new(env!("CARGO_BIN_EXE_smc-conformance"));
+    let mut runner = runner.args(["--planted", "--filter", "=planted_hang_long"]).spawn().expect("start the runner");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let sleeper = loop {
+        if let Some(sleeper) = children(runner.id()).first().and_then(|case| children(*case).first().copied()) {
+            break sleeper;
+        }
+        assert!(Instant::now() < deadline, "the case did not start");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    // SAFETY: signals the child started above, which is not reaped yet.
+    unsafe { libc::kill(runner.id() as i32, libc::SIGTERM) };
+    assert_eq!(runner.wait().expect("wait").signal(), Some(libc::SIGTERM));
+    while std::fs::read_to_string(format!("/proc/{sleeper}/cmdline")).unwrap_or_default().starts_with("sleep") {
+        assert!(Instant::now() < deadline, "process {sleeper} survived the runner");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -84,6 +84,8 @@ extern "C" fn start(_argc: c_int, _argv: *const *const c_char, envp: *const *con
 }
 
 extern "C" fn end() {
+    // libc empties its buffers after this: too late for what is written into a region.
+    crate::stdio::flush_all();
     if let Some(engine) = Engine::running() {
         // Nobody is left to be told: the engine has said on stderr what was lost.
         let _ = engine.release_all();

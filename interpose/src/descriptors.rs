@@ -2,6 +2,7 @@
 //!
 //! fsync, fdatasync and close release: all earlier stores through the region are at the home when they return 0.
 
+use crate::blocking::{Frame, leave};
 use crate::convert::{CErr, answer, errno};
 use crate::files::{self, Held};
 use crate::io;
@@ -9,6 +10,7 @@ use crate::table::{Hook, handled, hook, real};
 use libc::{c_char, c_int, c_void, off_t, size_t, ssize_t};
 use smc_engine::base::Status;
 use smc_engine::policy::posix;
+use smc_engine::sys::errno::syscall;
 
 /// The open file behind `fd`, or `None` with the reason counted.
 fn ours(fd: c_int) -> Option<Held> {
@@ -26,7 +28,7 @@ macro_rules! file_hooks {
         /// # Safety
         /// As for the libc function.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name($($a: $t),*) -> $r {
+        pub unsafe extern "C" fn $name($($a: $t),*) -> $r {
             if let Some($f) = ours($fd) {
                 hook::$name.hits.hit();
                 let before = errno();
@@ -44,8 +46,6 @@ file_hooks! {
     fn flistxattr(fd: c_int, out: *mut c_char, room: size_t) -> ssize_t = |_f| Err(CErr(libc::EOPNOTSUPP));
     fn lseek(fd: c_int, by: off_t, whence: c_int) -> off_t = |f| io::seek(&f, by, whence);
     fn lseek64(fd: c_int, by: off_t, whence: c_int) -> off_t = |f| io::seek(&f, by, whence);
-    fn fsync(fd: c_int) -> c_int = |f| release(&f);
-    fn fdatasync(fd: c_int) -> c_int = |f| release(&f);
     fn ftruncate(fd: c_int, len: off_t) -> c_int = |f| same_size(&f, len);
     fn ftruncate64(fd: c_int, len: off_t) -> c_int = |f| same_size(&f, len);
     // Answers the error itself and leaves errno alone.
@@ -99,7 +99,7 @@ fn shared(from: &Held, new: c_int) -> c_int {
 /// # Safety
 /// As for the libc function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
+pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
     let from = ours(fd);
     // SAFETY: the arguments are the caller's own.
     let new = unsafe { real::dup(fd) };
@@ -118,7 +118,7 @@ pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
 /// # Safety
 /// As for the libc function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
+pub unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
     // SAFETY: the arguments are the caller's own.
     duplicate_onto(&hook::dup2, fd, to, || unsafe { real::dup2(fd, to) })
 }
@@ -128,7 +128,7 @@ pub unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
 /// # Safety
 /// As for the libc function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     // SAFETY: the arguments are the caller's own.
     duplicate_onto(&hook::dup3, fd, to, || unsafe { real::dup3(fd, to, flags) })
 }
@@ -144,7 +144,6 @@ fn duplicate_onto(hook: &Hook, fd: c_int, to: c_int, real: impl FnOnce() -> c_in
     }
     if let Some(old) = old.filter(|o| !o.inherited()) {
         let _ = release(&old);
-        drop(old);
         files::remove(to);
     }
     match from {
@@ -156,85 +155,92 @@ fn duplicate_onto(hook: &Hook, fd: c_int, to: c_int, real: impl FnOnce() -> c_in
     }
 }
 
-/// close(2), extended to `/smc/` files: releases. EIO when that failed; the descriptor is closed all the same.
-///
-/// # Safety
-/// As for the libc function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    let Some(f) = ours(fd).filter(|f| !f.inherited()) else {
-        // SAFETY: the arguments are the caller's own.
-        return unsafe { real::close(fd) };
-    };
-    hook::close.hits.hit();
-    let released = release(&f);
-    files::remove(fd);
-    drop(f);
-    // SAFETY: the arguments are the caller's own.
-    let r = unsafe { real::close(fd) };
-    match released {
-        Err(_) => answer(0, Err(CErr(libc::EIO))),
-        Ok(_) => r,
-    }
-}
-
 /// close_range(2), extended to `/smc/` files: each is released and forgotten.
 ///
 /// # Safety
 /// As for the libc function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     // With CLOSE_RANGE_CLOEXEC nothing is closed, and with CLOSE_RANGE_UNSHARE not for the other threads.
     if files::any() && first <= last && flags == 0 {
         for fd in files::numbers(first, last) {
-            forget(fd);
+            forget(&hook::close_range, fd);
         }
     }
     // SAFETY: the arguments are the caller's own.
     unsafe { real::close_range(first, last, flags) }
 }
 
-fn forget(fd: c_int) {
-    let Some(f) = files::get(fd).filter(|f| !f.inherited()) else { return };
-    hook::close_range.hits.hit();
+/// Before a number is closed: releases, and forgets it, if it is ours.
+fn forget(hook: &Hook, fd: c_int) {
+    let Some(f) = ours(fd).filter(|f| !f.inherited()) else { return };
+    hook.hits.hit();
+    // As with dup2, nobody is told of a failure.
     let _ = release(&f);
     files::remove(fd);
 }
 
-/// fcntl(2), extended to `/smc/` files. Variadic in C; the third argument is passed in the same register either way.
+fn synced(hook: &'static Hook, f: &mut Frame) -> Option<usize> {
+    let file = ours(f.arg::<0, c_int>())?;
+    hook.hits.hit();
+    let before = errno();
+    Some(answer(before, release(&file)) as usize)
+}
+
+/// close: releases. EIO when that failed; the descriptor is closed all the same.
+fn closed(hook: &'static Hook, f: &mut Frame) -> Option<usize> {
+    close_ours(hook, f.arg::<0, c_int>()).map(|r| r as usize)
+}
+
+/// Closes a number that is ours; `None` when it is not.
+pub fn close_ours(hook: &Hook, fd: c_int) -> Option<c_int> {
+    let before = errno();
+    let file = ours(fd).filter(|f| !f.inherited())?;
+    hook.hits.hit();
+    let released = release(&file);
+    files::remove(fd);
+    drop(file);
+    crate::paths::close_raw(fd);
+    Some(answer(before, released.map_err(|_| CErr(libc::EIO))))
+}
+
+/// fcntl. Variadic in C; the third argument is passed in the same register either way.
+fn controlled(hook: &'static Hook, f: &mut Frame) -> Option<usize> {
+    control(hook, f.arg::<0, c_int>(), f.arg::<1, c_int>(), f.arg::<2, usize>()).map(|r| r as usize)
+}
+
+crate::blocking::blocking! {
+    Files required close, active, -1 => closed, leave;
+    Files required fsync, active, -1 => synced, leave;
+    Files required fdatasync, active, -1 => synced, leave;
+    Files required fcntl, active, -1 => controlled, leave;
+    Files required fcntl64, active, -1 => controlled, leave;
+}
+
+/// fcntl of a `/smc/` file; `None` when the real one is to be called.
 ///
 /// Duplicates share the open file; F_GETFL and F_SETFL work on its flags, of which O_APPEND and O_NONBLOCK can change;
 /// record locks answer EINVAL, as on any file that cannot be locked.
-///
-/// # Safety
-/// As for the libc function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_int {
-    // SAFETY: the arguments are the caller's own.
-    control(fd, cmd, arg, || unsafe { real::fcntl(fd, cmd, arg) })
-}
-
-/// As [`fcntl`].
-///
-/// # Safety
-/// As for the libc function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, cmd: c_int, arg: usize) -> c_int {
-    // SAFETY: the arguments are the caller's own.
-    control(fd, cmd, arg, || unsafe { real::fcntl64(fd, cmd, arg) })
-}
-
-fn control(fd: c_int, cmd: c_int, arg: usize, real: impl FnOnce() -> c_int) -> c_int {
-    let Some(f) = ours(fd) else { return real() };
-    hook::fcntl.hits.hit();
-    match cmd {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => shared(&f, real()),
+fn control(hook: &Hook, fd: c_int, cmd: c_int, arg: usize) -> Option<c_int> {
+    let f = ours(fd)?;
+    hook.hits.hit();
+    Some(match cmd {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => shared(&f, duplicate(fd, cmd, arg)),
         libc::F_GETFL => f.flags(),
         libc::F_SETFL => {
             f.set_flags(libc::O_APPEND | libc::O_NONBLOCK, arg as c_int);
             0
         }
-        libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => answer(0, Err(CErr(libc::EINVAL))),
-        _ => real(),
-    }
+        libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => {
+            answer(0, Err(CErr(libc::EINVAL)))
+        }
+        _ => return None,
+    })
+}
+
+/// F_DUPFD by system call, with errno as C has it.
+fn duplicate(fd: c_int, cmd: c_int, least: usize) -> c_int {
+    // SAFETY: the argument is a number; no memory is touched.
+    let new = unsafe { syscall(libc::SYS_fcntl, [fd as usize, cmd as usize, least, 0, 0, 0]) };
+    answer(errno(), new.map(|n| n as c_int).map_err(CErr::from))
 }

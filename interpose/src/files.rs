@@ -11,7 +11,8 @@
 //! the descriptor's inode with the one that was opened, and never takes over a number that now belongs to another file.
 //!
 //! *Children.* After fork the table is inherited but regions belong to the parent: operations on the numbers answer EIO.
-//! A child never changes the table, because a vfork child would change its parent's.
+//! A child never changes the table, because a vfork child would change its parent's. A program that is started with such
+//! a descriptor has the number but not the region: EBADF.
 
 use crate::convert::CErr;
 use libc::c_int;
@@ -63,8 +64,8 @@ pub fn process_id() -> u32 {
     unsafe { syscall(libc::SYS_getpid, [0; 6]) }.map_or(0, |p| p as u32)
 }
 
-/// Inode of a descriptor, or 0. All memory files live in one file system, so the inode is enough to tell them apart from
-/// each other; that it is a memory file of ours at all is told by its mode and link count (an unlinked regular file).
+/// Device and inode of a descriptor in one number, or 0. A descriptor of ours keeps its inode alive, so no other file has
+/// the same pair meanwhile; two pairs that give the same number would need a device number of 32 bits and more.
 fn inode_of(fd: c_int) -> u64 {
     let mut st = std::mem::MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: st is a valid out buffer of the kernel's size on x86-64.

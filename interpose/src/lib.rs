@@ -14,6 +14,7 @@
 
 use smc_engine as _;
 
+mod blocking;
 mod convert;
 mod ctor;
 mod descriptors;

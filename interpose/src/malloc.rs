@@ -13,7 +13,7 @@ use std::arch::naked_asm;
 macro_rules! family {
     ($($name:ident, $slot:ident, $first:ident;)*) => {
         $(
-            static $slot: Hook = Hook::starting_at(concat!(stringify!($name), "\0"), Family::Heap, $first);
+            static $slot: Hook = Hook::starting_at(concat!(stringify!($name), "\0"), Family::Heap, true, $first);
 
             /// Jumps to the real function of that name.
             ///

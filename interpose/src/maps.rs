@@ -2,7 +2,7 @@
 //!
 //! | call | on a view |
 //! |---|---|
-//! | mmap | MAP_SHARED is a view of the region. MAP_PRIVATE read-only is one too; MAP_PRIVATE writable is a copy taken now. The range must lie inside the region (EINVAL); PROT_EXEC is refused (EACCES) |
+//! | mmap | MAP_SHARED is a view of the region. MAP_PRIVATE read-only is one too; MAP_PRIVATE writable is a copy taken now. The range must lie inside the region (EINVAL); PROT_EXEC is refused (EACCES). MAP_POPULATE prefetches |
 //! | munmap, MAP_FIXED over it | releases, then unmaps, whole or in part |
 //! | mremap | shrinking works; growing and moving answer ENOMEM |
 //! | msync | MS_SYNC and MS_ASYNC release, MS_INVALIDATE then acquires; EIO when the home cannot be reached |
@@ -11,14 +11,15 @@
 //!
 //! In a fork child the views are absent: they are never inherited.
 
+use crate::blocking::{Frame, leave};
 use crate::convert::{CErr, answer, errno, set_errno};
 use crate::files::{self, Held};
-use crate::table::{handled, hook, mapping, real};
+use crate::table::{Hook, handled, hook, mapping, real};
 use crate::views::{self, Piece};
 use libc::{MAP_FAILED, c_int, c_void, off_t, size_t};
 use smc_engine::base::{PAGE, Status, addr::round_up_page};
 use smc_engine::policy::posix::{self, MapAsk, MapPlan};
-use smc_engine::sys::mem;
+use smc_engine::sys::{errno::syscall, mem};
 
 /// A request for memory, as the application made it.
 #[derive(Clone, Copy)]
@@ -83,7 +84,7 @@ redhook::hook! {
 const MAP_FIXED_NOREPLACE: c_int = 0x10_0000;
 
 /// mmap: of a `/smc/` descriptor, or the real one over what was a view.
-fn map(hook: &crate::table::Hook, r: Request, fd: c_int, real: impl FnOnce() -> *mut c_void) -> *mut c_void {
+fn map(hook: &Hook, r: Request, fd: c_int, real: impl FnOnce() -> *mut c_void) -> *mut c_void {
     let file = if r.flags & libc::MAP_ANONYMOUS == 0 { files::get(fd) } else { None };
     match file {
         Some(file) => {
@@ -116,7 +117,9 @@ fn replaces(flags: c_int) -> bool {
 fn map_region(file: &Held, r: Request) -> Result<usize, CErr> {
     let region = file.region_arc()?;
     let kind = r.flags & 0x0f;
-    if !matches!(kind, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE | libc::MAP_PRIVATE) || (replaces(r.flags) && !r.addr.is_multiple_of(PAGE)) {
+    if !matches!(kind, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE | libc::MAP_PRIVATE)
+        || (replaces(r.flags) && !r.addr.is_multiple_of(PAGE))
+    {
         return Err(CErr(libc::EINVAL));
     }
     let ask = MapAsk {
@@ -139,6 +142,10 @@ fn map_region(file: &Held, r: Request) -> Result<usize, CErr> {
             if misplaced || !views::add(at, len, ask.off, &region) {
                 let _ = region.unmap_view(at, len);
                 return Err(CErr(if misplaced { libc::EEXIST } else { libc::ENOMEM }));
+            }
+            if r.flags & libc::MAP_POPULATE != 0 {
+                // Advice: a page that cannot be had now is tried again when it is touched.
+                let _ = region.prefetch(ask.off, len as u64);
             }
             Ok(at)
         }
@@ -199,7 +206,14 @@ fn unmap(addr: usize, len: usize, real: impl Fn(usize, usize) -> c_int) -> c_int
     answer(before, CErr::ok(worst).map(|()| 0).map_err(|_| CErr(libc::EIO)))
 }
 
-fn remap(addr: usize, old: usize, new: usize, flags: c_int, to: usize, real: impl FnOnce() -> *mut c_void) -> *mut c_void {
+fn remap(
+    addr: usize,
+    old: usize,
+    new: usize,
+    flags: c_int,
+    to: usize,
+    real: impl FnOnce() -> *mut c_void,
+) -> *mut c_void {
     if !views::any() {
         return real();
     }
@@ -221,7 +235,11 @@ fn remap(addr: usize, old: usize, new: usize, flags: c_int, to: usize, real: imp
 
 /// Walks a range: `real` on what is no view, `ours` on each piece of one. The first failure ends it.
 fn over_range(
-    hook: &crate::table::Hook, addr: usize, len: usize, real: impl Fn(usize, usize) -> c_int, ours: impl Fn(&Piece) -> Result<(), CErr>,
+    hook: &Hook,
+    addr: usize,
+    len: usize,
+    real: impl Fn(usize, usize) -> c_int,
+    ours: impl Fn(&Piece) -> Result<(), CErr>,
 ) -> c_int {
     let found = views::any() && views::first(addr, len).is_some();
     if !found || !addr.is_multiple_of(PAGE) {
@@ -251,10 +269,16 @@ fn over_range(
 
 fn advise(p: &Piece, advice: c_int) -> Result<(), CErr> {
     match advice {
-        libc::MADV_WILLNEED | libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => CErr::ok(p.region.prefetch(p.off, p.len as u64)),
+        libc::MADV_WILLNEED | libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => {
+            CErr::ok(p.region.prefetch(p.off, p.len as u64))
+        }
         libc::MADV_DONTNEED => CErr::ok(p.region.acquire(p.off, p.len as u64)),
-        libc::MADV_NORMAL | libc::MADV_RANDOM | libc::MADV_SEQUENTIAL | libc::MADV_DONTFORK | libc::MADV_HUGEPAGE => Ok(()),
-        libc::MADV_NOHUGEPAGE | libc::MADV_DONTDUMP | libc::MADV_DODUMP | libc::MADV_COLD | libc::MADV_PAGEOUT => Ok(()),
+        libc::MADV_NORMAL | libc::MADV_RANDOM | libc::MADV_SEQUENTIAL | libc::MADV_DONTFORK | libc::MADV_HUGEPAGE => {
+            Ok(())
+        }
+        libc::MADV_NOHUGEPAGE | libc::MADV_DONTDUMP | libc::MADV_DODUMP | libc::MADV_COLD | libc::MADV_PAGEOUT => {
+            Ok(())
+        }
         libc::MADV_MERGEABLE | libc::MADV_UNMERGEABLE => Ok(()),
         _ => Err(CErr(libc::EINVAL)),
     }
@@ -279,15 +303,23 @@ fn posix_advice(addr: usize, len: usize, advice: c_int) -> c_int {
     0
 }
 
-/// msync(2), extended to views as the module text says.
-///
-/// # Safety
-/// As for the libc function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn msync(addr: *mut c_void, len: size_t, flags: c_int) -> c_int {
-    // SAFETY: the arguments are the caller's own, or pieces of them.
-    let real = |a: usize, n| unsafe { real::msync(a as *mut c_void, n, flags) };
-    over_range(&hook::msync, addr as usize, len, real, |p| sync(p, flags))
+fn synced(hook: &'static Hook, f: &mut Frame) -> Option<usize> {
+    let (addr, len, flags) = (f.arg::<0, usize>(), f.arg::<1, usize>(), f.arg::<2, c_int>());
+    if !views::any() || views::first(addr, len).is_none() {
+        return None;
+    }
+    // SAFETY: what the application asked for, in pieces; msync changes no memory.
+    let real = |a: usize, n: usize| {
+        answer(
+            errno(),
+            unsafe { syscall(libc::SYS_msync, [a, n, flags as usize, 0, 0, 0]) }.map(|_| 0).map_err(CErr::from),
+        )
+    };
+    Some(over_range(hook, addr, len, real, |p| sync(p, flags)) as usize)
+}
+
+crate::blocking::blocking! {
+    Maps required msync, active, -1 => synced, leave;
 }
 
 fn sync(p: &Piece, flags: c_int) -> Result<(), CErr> {
@@ -309,7 +341,7 @@ fn sync(p: &Piece, flags: c_int) -> Result<(), CErr> {
 /// # Safety
 /// As for the libc function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn mprotect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
+pub unsafe extern "C" fn mprotect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
     if views::any() && views::first(addr as usize, len).is_some() {
         hook::mprotect.hits.hit();
         set_errno(libc::EACCES);

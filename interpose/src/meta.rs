@@ -22,7 +22,10 @@ struct Meta {
 impl Meta {
     fn of(region: &Region, writable: bool) -> Meta {
         // FNV-1a of the name: the same file keeps its number in every process.
-        let hash = region.name().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+        let hash = region
+            .name()
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
         Meta { inode: hash.max(1), mode: libc::S_IFREG | if writable { 0o600 } else { 0o400 }, len: region.len() }
     }
 
@@ -120,7 +123,7 @@ macro_rules! fd_hooks {
         /// # Safety
         /// As for the libc function.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name($($a: $t),*) -> c_int {
+        pub unsafe extern "C" fn $name($($a: $t),*) -> c_int {
             if let Some(m) = files::any().then(|| meta_of_fd($fd)).flatten() {
                 hook::$name.hits.hit();
                 // SAFETY: the caller gave a buffer for the answer.
@@ -148,7 +151,7 @@ macro_rules! at_hooks {
         /// # Safety
         /// As for the libc function.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name($($a: $t),*) -> c_int {
+        pub unsafe extern "C" fn $name($($a: $t),*) -> c_int {
             let before = errno();
             // SAFETY: the arguments are the caller's own.
             let r = unsafe { real::$name($($a),*) };

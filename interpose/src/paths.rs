@@ -6,11 +6,12 @@
 //! O_CREAT and O_TRUNC on a region that exists are accepted and change nothing: a region's name and size belong to its
 //! exporter. O_CREAT|O_EXCL answers EEXIST. A name nobody exports answers ENOENT, with O_CREAT too.
 
-use crate::convert::{CErr, Failure, answer, errno};
+use crate::blocking::{Frame, pass};
+use crate::convert::{CErr, Failure, answer, errno, set_errno};
 use crate::table::{Hook, handled, hook, real};
-use crate::{ctor, files, meta};
-use libc::{c_char, c_int, c_void, mode_t, off_t, size_t, ssize_t};
-use smc_engine::base::Status;
+use crate::{ctor, files, meta, report};
+use libc::{c_char, c_int, c_void, off_t, size_t, ssize_t};
+use smc_engine::base::{Status, active};
 use smc_engine::core::engine::Engine;
 use smc_engine::core::options::PeerName;
 use smc_engine::core::region::Region;
@@ -26,27 +27,58 @@ use std::sync::Arc;
 ///
 /// # Safety
 /// `path` is the pointer the real function was called with.
+#[inline(always)]
 pub unsafe fn otherwise<T: Failure + PartialEq>(
-    hook: &Hook, path: *const c_char, before: c_int, r: T, f: impl FnOnce(&CStr) -> Result<T, CErr>,
+    hook: &Hook,
+    path: *const c_char,
+    before: c_int,
+    r: T,
+    f: impl FnOnce(&CStr) -> Result<T, CErr>,
 ) -> T {
-    if r != T::FAILED || path.is_null() || !matches!(errno(), libc::ENOENT | libc::ENOTDIR) {
+    if r != T::FAILED {
         return r;
+    }
+    // SAFETY: the caller's own promise.
+    match unsafe { ours(hook, path) } {
+        Some(path) => answer(before, f(path)),
+        None => r,
+    }
+}
+
+/// After a failed call: the path, if the file system does not know it and it is ours.
+///
+/// # Safety
+/// As for [`otherwise`].
+#[cold]
+#[inline(never)]
+unsafe fn ours<'a>(hook: &Hook, path: *const c_char) -> Option<&'a CStr> {
+    if path.is_null() || !matches!(errno(), libc::ENOENT | libc::ENOTDIR) {
+        return None;
     }
     // SAFETY: the kernel answered that nothing has this name, so it has read it to its NUL.
     let path = unsafe { CStr::from_ptr(path) };
     if !handled(posix::path_call(ctor::disabled(), path.to_bytes())) {
-        return r;
+        return None;
     }
     hook.hits.hit();
-    answer(before, f(path))
+    Some(path)
 }
 
 /// The region of a name, opened with the access of `flags`.
 pub fn region_of(path: &CStr, flags: c_int) -> Result<(SmcPath, Arc<Region>), CErr> {
-    let mut p = path::parse(path.to_bytes()).map_err(|e| CErr::from(e.status()))?;
+    let mut p = path::parse(path.to_bytes()).map_err(|e| refused(path, e.status(), &e))?;
     p.options.access = files::mode_of(flags).access();
-    let region = Engine::get(ctor::config)?.open(&p.peer, &p.name, &p.options)?;
+    let open = || Engine::get(ctor::config)?.open(&p.peer, &p.name, &p.options);
+    let region = open().map_err(|e| refused(path, e.status, &e))?;
+    active::mark();
     Ok((p, region))
+}
+
+/// errno says little, so stderr says why. That a name does not exist is an ordinary answer and only said on request.
+fn refused(path: &CStr, status: Status, why: &dyn std::fmt::Display) -> CErr {
+    let wanted = if status == Status::NOT_FOUND { report::Level::Info } else { report::Level::Error };
+    report::log(wanted, format_args!("{}: {why}", path.to_string_lossy()));
+    status.into()
 }
 
 /// open of a `/smc/` name.
@@ -60,7 +92,8 @@ pub fn open_region(path: &CStr, flags: c_int) -> Result<c_int, CErr> {
     }
     CErr::ok(region.acquire(0, region.len()))?;
     let fd = handle(&name, region.len(), flags)?;
-    let kept = flags & (libc::O_ACCMODE | libc::O_APPEND | libc::O_NONBLOCK | libc::O_SYNC | libc::O_DIRECT | libc::O_NOATIME);
+    let kept =
+        flags & (libc::O_ACCMODE | libc::O_APPEND | libc::O_NONBLOCK | libc::O_SYNC | libc::O_DIRECT | libc::O_NOATIME);
     if !files::fits(fd) {
         close_raw(fd);
         return Err(CErr(libc::EMFILE));
@@ -83,7 +116,8 @@ fn handle(name: &SmcPath, len: u64, flags: c_int) -> Result<c_int, CErr> {
     let link = std::ffi::CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(|_| CErr(libc::EIO))?;
     let how = libc::O_PATH | flags & libc::O_CLOEXEC;
     // SAFETY: link is NUL-terminated and outlives the call.
-    let fd = unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, link.as_ptr() as usize, how as usize, 0, 0, 0]) }?;
+    let fd =
+        unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, link.as_ptr() as usize, how as usize, 0, 0, 0]) }?;
     // Given back by system call: the close hook has nothing to do with it.
     close_raw(std::os::fd::IntoRawFd::into_raw_fd(file));
     Ok(lowest(fd as c_int, flags))
@@ -141,7 +175,7 @@ macro_rules! path_hooks {
         /// # Safety
         /// As for the libc function.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name($($a: $t),*) -> $r {
+        pub unsafe extern "C" fn $name($($a: $t),*) -> $r {
             let before = errno();
             // SAFETY: the arguments are the caller's own.
             let r = unsafe { real::$name($($a),*) };
@@ -155,16 +189,6 @@ const CREAT: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
 
 path_hooks! {
     [path]
-    fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int = |p| open_region(p, flags);
-    fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int = |p| open_region(p, flags);
-    fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int = |p| open_region(p, flags);
-    fn openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int = |p| open_region(p, flags);
-    fn __open_2(path: *const c_char, flags: c_int) -> c_int = |p| open_region(p, flags);
-    fn __open64_2(path: *const c_char, flags: c_int) -> c_int = |p| open_region(p, flags);
-    fn __openat_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int = |p| open_region(p, flags);
-    fn __openat64_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int = |p| open_region(p, flags);
-    fn creat(path: *const c_char, mode: mode_t) -> c_int = |p| open_region(p, CREAT);
-    fn creat64(path: *const c_char, mode: mode_t) -> c_int = |p| open_region(p, CREAT);
     fn access(path: *const c_char, how: c_int) -> c_int = |p| access_region(p, how);
     fn faccessat(dir: c_int, path: *const c_char, how: c_int, flags: c_int) -> c_int = |p| access_region(p, how);
     fn euidaccess(path: *const c_char, how: c_int) -> c_int = |p| access_region(p, how);
@@ -183,4 +207,49 @@ path_hooks! {
     fn __xstat64(ver: c_int, path: *const c_char, out: *mut libc::stat) -> c_int = |p| meta::fill_path(p, out);
     fn __lxstat(ver: c_int, path: *const c_char, out: *mut libc::stat) -> c_int = |p| meta::fill_path(p, out);
     fn __lxstat64(ver: c_int, path: *const c_char, out: *mut libc::stat) -> c_int = |p| meta::fill_path(p, out);
+}
+
+/// After a failed open: the path is argument `PATH`, its flags follow it.
+fn opened<const PATH: usize, const FLAGS: usize>(hook: &'static Hook, f: &mut Frame) -> bool {
+    after_path::<PATH, _>(hook, f, |f, p| open_region(p, f.arg::<FLAGS, c_int>()).map(|fd| fd as usize))
+}
+
+fn created(hook: &'static Hook, f: &mut Frame) -> bool {
+    after_path::<0, _>(hook, f, |_, p| open_region(p, CREAT).map(|fd| fd as usize))
+}
+
+/// After a failure of a call with a path: does `act` instead when the path is ours.
+pub fn after_path<const PATH: usize, F>(hook: &'static Hook, f: &mut Frame, act: F) -> bool
+where
+    F: FnOnce(&Frame, &CStr) -> Result<usize, CErr>,
+{
+    let (before, r) = (f.errno as c_int, f.value);
+    let path = f.arg::<PATH, *const c_char>();
+    // SAFETY: the real function was just called with this path.
+    if let Some(p) = unsafe { ours(hook, path) } {
+        f.value = match act(f, p) {
+            Ok(v) => {
+                set_errno(before);
+                v
+            }
+            Err(CErr(e)) => {
+                set_errno(e);
+                r
+            }
+        };
+    }
+    false
+}
+
+crate::blocking::blocking! {
+    Paths required open, always, -1 => pass, opened::<0, 1>;
+    Paths required open64, always, -1 => pass, opened::<0, 1>;
+    Paths required openat, always, -1 => pass, opened::<1, 2>;
+    Paths required openat64, always, -1 => pass, opened::<1, 2>;
+    Paths optional __open_2, always, -1 => pass, opened::<0, 1>;
+    Paths optional __open64_2, always, -1 => pass, opened::<0, 1>;
+    Paths optional __openat_2, always, -1 => pass, opened::<1, 2>;
+    Paths optional __openat64_2, always, -1 => pass, opened::<1, 2>;
+    Paths required creat, always, -1 => pass, created;
+    Paths required creat64, always, -1 => pass, created;
 }

@@ -3,9 +3,12 @@
 //! libc's own FILE reads by internal calls that no hook sees, so fopen and fdopen give a stream whose input and output
 //! come here (`fopencookie`). Such a stream has no descriptor in libc's eyes, so `fileno` is answered here too.
 
-use crate::convert::{CErr, answer, errno};
-use crate::paths::{open_region, otherwise};
-use crate::table::{hook, real};
+use crate::blocking::{Frame, pass};
+use crate::convert::{CErr, Failure, answer, errno, set_errno};
+use crate::io::Way;
+use crate::paths::{after_path, open_region};
+use crate::table::{Hook, hook, real};
+use crate::transfer::{Buffers, serve};
 use crate::{descriptors, files, transfer};
 use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
 use std::ffi::CStr;
@@ -25,14 +28,24 @@ unsafe extern "C" {
 
 // The cookie is the descriptor's number.
 
+/// The number was closed under the stream.
+fn gone<T: Failure>() -> T {
+    set_errno(libc::EBADF);
+    T::FAILED
+}
+
 unsafe extern "C" fn read(cookie: *mut c_void, buf: *mut c_char, n: size_t) -> ssize_t {
     // SAFETY: libc passes a buffer of n bytes.
-    unsafe { transfer::read(cookie as usize as c_int, buf.cast(), n) }
+    unsafe { serve(&transfer::read::HOOK, cookie as usize as c_int, Way::Read, Buffers::One(buf.cast(), n), None) }
+        .unwrap_or_else(gone)
 }
 
 unsafe extern "C" fn write(cookie: *mut c_void, buf: *const c_char, n: size_t) -> ssize_t {
     // SAFETY: libc passes n bytes.
-    let done = unsafe { transfer::write(cookie as usize as c_int, buf.cast(), n) };
+    let done = unsafe {
+        serve(&transfer::write::HOOK, cookie as usize as c_int, Way::Write, Buffers::One(buf.cast(), n), None)
+    }
+    .unwrap_or_else(gone);
     // A stream's write function says 0 for an error.
     done.max(0)
 }
@@ -52,10 +65,12 @@ unsafe extern "C" fn seek(cookie: *mut c_void, off: *mut off64_t, whence: c_int)
 
 /// Streams made here: at most this many answer to `fileno`.
 const MOST: usize = 256;
-static STREAMS: [(AtomicPtr<FILE>, AtomicI32); MOST] = [const { (AtomicPtr::new(std::ptr::null_mut()), AtomicI32::new(-1)) }; MOST];
+static STREAMS: [(AtomicPtr<FILE>, AtomicI32); MOST] =
+    [const { (AtomicPtr::new(std::ptr::null_mut()), AtomicI32::new(-1)) }; MOST];
 
 fn remember(f: *mut FILE, fd: c_int) {
-    let free = |e: &&(AtomicPtr<FILE>, AtomicI32)| e.0.compare_exchange(std::ptr::null_mut(), f, AcqRel, Relaxed).is_ok();
+    let free =
+        |e: &&(AtomicPtr<FILE>, AtomicI32)| e.0.compare_exchange(std::ptr::null_mut(), f, AcqRel, Relaxed).is_ok();
     if let Some(e) = STREAMS.iter().find(free) {
         e.1.store(fd, Release);
     }
@@ -72,10 +87,20 @@ fn number_of(f: *mut FILE) -> Option<c_int> {
     Some(e.1.load(Acquire)).filter(|fd| *fd >= 0)
 }
 
+/// Writes out what is buffered in streams on `/smc/` files.
+pub fn flush_all() {
+    for (f, _) in &STREAMS {
+        let f = f.load(Acquire);
+        if !f.is_null() {
+            // SAFETY: a stream is in the list from its creation to its close; at exit nobody closes it any more.
+            unsafe { libc::fflush(f) };
+        }
+    }
+}
+
 unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
     forget(cookie as usize as c_int);
-    // SAFETY: the stream owns the number.
-    unsafe { descriptors::close(cookie as usize as c_int) }
+    descriptors::close_ours(&descriptors::close::HOOK, cookie as usize as c_int).unwrap_or_else(gone)
 }
 
 /// A stream on a descriptor of ours.
@@ -120,28 +145,21 @@ unsafe fn open_stream(path: &CStr, mode: *const c_char) -> Result<*mut FILE, CEr
     let flags = flags_of(mode.to_bytes()).ok_or(CErr(libc::EINVAL))?;
     let fd = open_region(path, flags)?;
     stream(fd, mode).inspect_err(|_| {
-        // SAFETY: the number was just opened and nobody else knows it.
-        unsafe { descriptors::close(fd) };
+        let _ = descriptors::close_ours(&descriptors::close::HOOK, fd);
     })
 }
 
-macro_rules! fopens {
-    ($($name:ident),*) => { $(
-        /// fopen(3), extended to `/smc/`.
-        ///
-        /// # Safety
-        /// As for the libc function.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name(path: *const c_char, mode: *const c_char) -> *mut FILE {
-            let before = errno();
-            // SAFETY: the arguments are the caller's own.
-            let f = unsafe { real::$name(path, mode) };
-            // SAFETY: the real function was just called with these strings.
-            unsafe { otherwise(&hook::$name, path, before, f, |p| open_stream(p, mode)) }
-        }
-    )* };
+fn opened(hook: &'static Hook, f: &mut Frame) -> bool {
+    let mode = f.arg::<1, *const c_char>();
+    // The low half of the value looked like a failure; a whole pointer is none.
+    // SAFETY: the real function was just called with this mode.
+    f.value == 0 && after_path::<0, _>(hook, f, |_, p| unsafe { open_stream(p, mode) }.map(|f| f as usize))
 }
-fopens!(fopen, fopen64);
+
+crate::blocking::blocking! {
+    Stdio required fopen, always, 0 => pass, opened;
+    Stdio required fopen64, always, 0 => pass, opened;
+}
 
 macro_rules! filenos {
     ($($name:ident),*) => { $(
@@ -150,7 +168,7 @@ macro_rules! filenos {
         /// # Safety
         /// As for the libc function.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name(f: *mut FILE) -> c_int {
+        pub unsafe extern "C" fn $name(f: *mut FILE) -> c_int {
             let before = errno();
             // SAFETY: the arguments are the caller's own.
             let fd = unsafe { real::$name(f) };
@@ -171,7 +189,7 @@ filenos!(fileno, fileno_unlocked);
 /// # Safety
 /// As for the libc function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     if files::any() && files::get(fd).is_some() && !mode.is_null() {
         hook::fdopen.hits.hit();
         let before = errno();

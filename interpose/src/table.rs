@@ -4,8 +4,8 @@
 //! versions this library loads on) and cached in an atomic: two threads that race store the same value.
 
 use crate::convert::{Failure, set_errno};
+use libc::{FILE, off_t, size_t, ssize_t, stat as Stat, statx as Statx};
 use libc::{c_char, c_int, c_void};
-use libc::{FILE, iovec, mode_t, off_t, size_t, sockaddr, socklen_t, ssize_t, stat as Stat, statx as Statx};
 use smc_engine::base::stats::Counter;
 use smc_engine::policy::{Decision, ReasonCounts};
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
@@ -49,8 +49,13 @@ impl Hook {
     }
 
     /// A hook that jumps to `first` until [`Hook::set`] was called.
-    pub const fn starting_at(name: &'static str, family: Family, first: unsafe extern "C" fn()) -> Hook {
-        Hook { real: AtomicPtr::new(first as *mut c_void), name, family, required: true, hits: Counter::new() }
+    pub const fn starting_at(
+        name: &'static str,
+        family: Family,
+        required: bool,
+        first: unsafe extern "C" fn(),
+    ) -> Hook {
+        Hook { real: AtomicPtr::new(first as *mut c_void), name, family, required, hits: Counter::new() }
     }
 
     /// Name of the hooked function.
@@ -101,8 +106,8 @@ macro_rules! hooks {
             $( pub static $name: Hook = Hook::new(concat!(stringify!($name), "\0"), Family::$family, hooks!(@ $need)); )*
         }
 
-        /// The real functions by name. Each has the contract of the function it is named after. They may be left by an
-        /// exception or a cancelled thread, hence no destructor may be pending in a caller.
+        /// The real functions by name. Each has the contract of the function it is named after. None of them is left by a
+        /// cancelled thread, which ends the program in a Rust frame; those that may be are in [`crate::blocking`].
         #[allow(clippy::missing_safety_doc, missing_docs)]
         pub mod real {
             #[allow(clippy::wildcard_imports)]
@@ -113,7 +118,7 @@ macro_rules! hooks {
                     let p = hook::$name.real();
                     if p.is_null() { return absent(); }
                     // SAFETY: the name's definition has this C signature, which the table took from its header.
-                    let f: unsafe extern "C-unwind" fn($($t),*) -> $r = unsafe { std::mem::transmute(p) };
+                    let f: unsafe extern "C" fn($($t),*) -> $r = unsafe { std::mem::transmute(p) };
                     // SAFETY: the caller keeps the contract of the function of that name.
                     unsafe { f($($a),*) }
                 }
@@ -128,16 +133,6 @@ macro_rules! hooks {
 }
 
 hooks! {
-    Paths required: fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
-    Paths required: fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
-    Paths required: fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
-    Paths required: fn openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
-    Paths optional: fn __open_2(path: *const c_char, flags: c_int) -> c_int;
-    Paths optional: fn __open64_2(path: *const c_char, flags: c_int) -> c_int;
-    Paths optional: fn __openat_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int;
-    Paths optional: fn __openat64_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int;
-    Paths required: fn creat(path: *const c_char, mode: mode_t) -> c_int;
-    Paths required: fn creat64(path: *const c_char, mode: mode_t) -> c_int;
     Paths required: fn access(path: *const c_char, how: c_int) -> c_int;
     Paths required: fn faccessat(dir: c_int, path: *const c_char, how: c_int, flags: c_int) -> c_int;
     Paths optional: fn euidaccess(path: *const c_char, how: c_int) -> c_int;
@@ -170,45 +165,18 @@ hooks! {
     Files required: fn flistxattr(fd: c_int, out: *mut c_char, room: size_t) -> ssize_t;
     Files required: fn lseek(fd: c_int, by: off_t, whence: c_int) -> off_t;
     Files required: fn lseek64(fd: c_int, by: off_t, whence: c_int) -> off_t;
-    Files required: fn fsync(fd: c_int) -> c_int;
-    Files required: fn fdatasync(fd: c_int) -> c_int;
     Files required: fn ftruncate(fd: c_int, len: off_t) -> c_int;
     Files required: fn ftruncate64(fd: c_int, len: off_t) -> c_int;
     Files required: fn posix_fadvise(fd: c_int, off: off_t, len: off_t, advice: c_int) -> c_int;
     Files required: fn posix_fadvise64(fd: c_int, off: off_t, len: off_t, advice: c_int) -> c_int;
-    Files required: fn fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_int;
-    Files required: fn fcntl64(fd: c_int, cmd: c_int, arg: usize) -> c_int;
     Files required: fn dup(fd: c_int) -> c_int;
     Files required: fn dup2(fd: c_int, to: c_int) -> c_int;
     Files required: fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;
-    Files required: fn close(fd: c_int) -> c_int;
     Files required: fn close_range(first: u32, last: u32, flags: c_int) -> c_int;
 
-    Buffers required: fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t;
-    Buffers required: fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t;
-    Buffers required: fn pread(fd: c_int, buf: *mut c_void, n: size_t, off: off_t) -> ssize_t;
-    Buffers required: fn pread64(fd: c_int, buf: *mut c_void, n: size_t, off: off_t) -> ssize_t;
-    Buffers required: fn pwrite(fd: c_int, buf: *const c_void, n: size_t, off: off_t) -> ssize_t;
-    Buffers required: fn pwrite64(fd: c_int, buf: *const c_void, n: size_t, off: off_t) -> ssize_t;
-    Buffers optional: fn __read_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t) -> ssize_t;
-    Buffers optional: fn __pread_chk(fd: c_int, buf: *mut c_void, n: size_t, off: off_t, room: size_t) -> ssize_t;
-    Buffers optional: fn __pread64_chk(fd: c_int, buf: *mut c_void, n: size_t, off: off_t, room: size_t) -> ssize_t;
-    Buffers required: fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t;
-    Buffers required: fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t;
-    Buffers required: fn preadv(fd: c_int, iov: *const iovec, n: c_int, off: off_t) -> ssize_t;
-    Buffers required: fn preadv64(fd: c_int, iov: *const iovec, n: c_int, off: off_t) -> ssize_t;
-    Buffers required: fn pwritev(fd: c_int, iov: *const iovec, n: c_int, off: off_t) -> ssize_t;
-    Buffers required: fn pwritev64(fd: c_int, iov: *const iovec, n: c_int, off: off_t) -> ssize_t;
-    Buffers required: fn send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t;
-    Buffers required: fn sendto(fd: c_int, buf: *const c_void, n: size_t, flags: c_int, to: *const sockaddr, len: socklen_t) -> ssize_t;
-    Buffers required: fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t;
-    Buffers required: fn recvfrom(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, from: *mut sockaddr, len: *mut socklen_t) -> ssize_t;
 
-    Maps required: fn msync(addr: *mut c_void, len: size_t, flags: c_int) -> c_int;
     Maps required: fn mprotect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int;
 
-    Stdio required: fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE;
-    Stdio required: fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE;
     Stdio required: fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
     Stdio required: fn fileno(f: *mut FILE) -> c_int;
     Stdio required: fn fileno_unlocked(f: *mut FILE) -> c_int;
@@ -228,7 +196,14 @@ pub mod mapping {
             pub static TABLE: &[&Hook] = &[$(&$slot),*];
         };
     }
-    named!(MMAP = "mmap", MMAP64 = "mmap64", MUNMAP = "munmap", MREMAP = "mremap", MADVISE = "madvise", POSIX_MADVISE = "posix_madvise");
+    named!(
+        MMAP = "mmap",
+        MMAP64 = "mmap64",
+        MUNMAP = "munmap",
+        MREMAP = "mremap",
+        MADVISE = "madvise",
+        POSIX_MADVISE = "posix_madvise"
+    );
 }
 
 /// Why calls were passed through.
@@ -248,5 +223,12 @@ pub fn handled(d: Decision) -> bool {
 
 /// Every hook of the library.
 pub fn all() -> impl Iterator<Item = &'static Hook> {
-    TABLE.iter().chain(mapping::TABLE).chain(crate::malloc::TABLE).copied()
+    let blocking = [
+        crate::paths::BLOCKING,
+        crate::transfer::BLOCKING,
+        crate::descriptors::BLOCKING,
+        crate::maps::BLOCKING,
+        crate::stdio::BLOCKING,
+    ];
+    TABLE.iter().chain(mapping::TABLE).chain(crate::malloc::TABLE).chain(blocking.into_iter().flatten()).copied()
 }

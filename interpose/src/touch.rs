@@ -2,9 +2,9 @@
 //!
 //! With the `thread` back end the kernel waits for an absent page as it does for any other. With the others it answers
 //! EFAULT. Then the pages of the buffer are touched from here, which brings them in as any load or store does, and the
-//! call is made once more. Only ranges the engine knows are touched: a truly bad address still gets its EFAULT.
+//! call is made once more. Only addresses the engine knows are touched: a truly bad address still gets its EFAULT.
 //!
-//! A datagram that meets an absent page is lost with the first call, so the buffers of the receive calls are touched before.
+//! A datagram that meets an absent page is lost with the first call, so the buffers of the socket calls are touched before.
 
 use libc::iovec;
 use smc_engine::base::PAGE;
@@ -17,6 +17,13 @@ pub enum Use {
     Source,
     /// Write it.
     Target,
+}
+
+/// As [`touch`], for calls that have not failed: a buffer of which neither end is in a view costs two look-ups.
+pub fn touch_early(start: usize, len: usize, how: Use) -> bool {
+    let Some(engine) = Engine::running().filter(|_| len != 0) else { return false };
+    let ends = engine.find(start).is_some() || engine.find(start.saturating_add(len - 1)).is_some();
+    ends && touch(start, len, how)
 }
 
 /// Brings in the pages of `[start, start + len)` that belong to views; true when there were any.

@@ -3,132 +3,128 @@
 //! For a process without regions each is one test and a jump. Otherwise a `/smc/` descriptor is served here ([`crate::io`]),
 //! and on every other one a buffer may lie in a view ([`crate::touch`]).
 
-use crate::convert::{CErr, answer, errno};
+use crate::blocking::{Frame, leave};
+use crate::convert::{CErr, answer, errno, set_errno};
 use crate::files;
 use crate::io::{self, Way};
-use crate::table::{handled, hook, real};
-use crate::touch::{Use, touch, touch_all};
-use libc::{c_int, c_void, iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
-use smc_engine::core::engine::Engine;
+use crate::table::{Hook, handled};
+use crate::touch::{Use, touch_all, touch_early};
+use libc::{c_int, c_void, iovec, size_t, ssize_t};
 use smc_engine::policy::posix;
 
-/// True while the process has no region: no descriptor and no view can be ours.
-#[inline(always)]
-pub fn idle() -> bool {
-    !files::any() && Engine::running().is_none()
+/// The application's buffers as it gave them.
+#[derive(Clone, Copy)]
+pub enum Buffers {
+    /// One.
+    One(*const c_void, size_t),
+    /// A list.
+    List(*const iovec, c_int),
 }
 
-/// Serves a call on a `/smc/` descriptor, or makes the real one and repeats it when absent pages were in its way.
-macro_rules! buffer_hooks {
-    ([$fd:ident] $( fn $name:ident($($a:ident: $t:ty),*) = $way:ident, $bufs:expr, $at:expr; )*) => { $(
-        /// The libc function of that name, extended to `/smc/` files and to buffers in views.
-        ///
-        /// # Safety
-        /// As for the libc function.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name($($a: $t),*) -> ssize_t {
-            if idle() {
-                // SAFETY: the arguments are the caller's own.
-                return unsafe { real::$name($($a),*) };
-            }
-            let file = files::get($fd);
-            if handled(posix::file_call(file.is_some())) && let Some(file) = &file {
-                hook::$name.hits.hit();
-                let before = errno();
-                // SAFETY: the caller's list of buffers, as the function's contract has it.
-                let bufs: Result<_, CErr> = unsafe { $bufs };
-                // SAFETY: the caller vouches for the buffers.
-                return answer(before, bufs.and_then(|b| unsafe { io::transfer(file, Way::$way, b.as_ref(), $at) }));
-            }
-            let before = errno();
-            // SAFETY: the arguments are the caller's own.
-            let r = unsafe { real::$name($($a),*) };
-            if r != -1 || errno() != libc::EFAULT {
-                return r;
-            }
-            // SAFETY: as above; the kernel has read the list itself.
-            let bufs: Result<_, CErr> = unsafe { $bufs };
-            let how = if Way::$way == Way::Read { Use::Target } else { Use::Source };
-            if !bufs.is_ok_and(|b| touch_all(b.as_ref(), how)) {
-                crate::convert::set_errno(libc::EFAULT);
-                return r;
-            }
-            crate::convert::set_errno(before);
-            // SAFETY: the same call once more.
-            unsafe { real::$name($($a),*) }
+impl Buffers {
+    /// Calls `f` with the list.
+    ///
+    /// # Safety
+    /// A list has as many entries as it says.
+    unsafe fn with<R>(self, f: impl FnOnce(&[iovec]) -> R) -> Result<R, CErr> {
+        match self {
+            Buffers::One(p, n) => Ok(f(&io::one(p, n))),
+            // SAFETY: the caller vouches for the list.
+            Buffers::List(p, n) => unsafe { io::list(p, n) }.map(f),
         }
-    )* };
+    }
 }
 
-/// One buffer, in the shape of the fallible list.
-unsafe fn one(buf: *const c_void, n: size_t) -> Result<[iovec; 1], CErr> {
-    Ok(io::one(buf, n))
+/// Serves a call on a `/smc/` descriptor; `None` when it is not one.
+///
+/// # Safety
+/// The buffers are as the hooked function's contract has them.
+#[inline(never)]
+pub unsafe fn serve(hook: &Hook, fd: c_int, way: Way, bufs: Buffers, at: Option<i64>) -> Option<ssize_t> {
+    let before = errno();
+    let file = files::get(fd);
+    if !handled(posix::file_call(file.is_some())) {
+        return None;
+    }
+    let file = file?;
+    hook.hits.hit();
+    // SAFETY: the caller vouches for the buffers.
+    let moved = |b: &[iovec]| unsafe { io::transfer(&file, way, b, at) };
+    // SAFETY: the caller vouches for the list.
+    let r = unsafe { bufs.with(moved) };
+    Some(answer(before, r.and_then(|r| r)))
 }
 
-buffer_hooks! {
-    [fd]
-    fn read(fd: c_int, buf: *mut c_void, n: size_t) = Read, one(buf, n), None;
-    fn write(fd: c_int, buf: *const c_void, n: size_t) = Write, one(buf, n), None;
-    fn pread(fd: c_int, buf: *mut c_void, n: size_t, off: off_t) = Read, one(buf, n), Some(off);
-    fn pread64(fd: c_int, buf: *mut c_void, n: size_t, off: off_t) = Read, one(buf, n), Some(off);
-    fn pwrite(fd: c_int, buf: *const c_void, n: size_t, off: off_t) = Write, one(buf, n), Some(off);
-    fn pwrite64(fd: c_int, buf: *const c_void, n: size_t, off: off_t) = Write, one(buf, n), Some(off);
-    fn readv(fd: c_int, iov: *const iovec, n: c_int) = Read, io::list(iov, n), None;
-    fn writev(fd: c_int, iov: *const iovec, n: c_int) = Write, io::list(iov, n), None;
-    fn preadv(fd: c_int, iov: *const iovec, n: c_int, off: off_t) = Read, io::list(iov, n), Some(off);
-    fn preadv64(fd: c_int, iov: *const iovec, n: c_int, off: off_t) = Read, io::list(iov, n), Some(off);
-    fn pwritev(fd: c_int, iov: *const iovec, n: c_int, off: off_t) = Write, io::list(iov, n), Some(off);
-    fn pwritev64(fd: c_int, iov: *const iovec, n: c_int, off: off_t) = Write, io::list(iov, n), Some(off);
+/// After a call that failed with EFAULT: brings in absent pages of the buffers. True when the call is to be repeated.
+///
+/// # Safety
+/// As for [`serve`].
+#[cold]
+#[inline(never)]
+unsafe fn brought_in(way: Way, bufs: Buffers, before: c_int) -> bool {
+    if errno() != libc::EFAULT {
+        return false;
+    }
+    let how = if way == Way::Read { Use::Target } else { Use::Source };
+    // SAFETY: the caller vouches for the list, and the kernel has read it.
+    let any = unsafe { bufs.with(|b| touch_all(b, how)) } == Ok(true);
+    set_errno(if any { before } else { libc::EFAULT });
+    any
 }
 
-/// The fortified reads: libc itself checks the room and ends the program when there is too little.
-macro_rules! checked_hooks {
-    ([$n:ident $room:ident] $( fn $name:ident($($a:ident: $t:ty),*) = $plain:ident($($b:ident),*); )*) => { $(
-        /// The libc function of that name, extended to `/smc/` files and to buffers in views.
-        ///
-        /// # Safety
-        /// As for the libc function.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name($($a: $t),*) -> ssize_t {
-            if idle() || $n > $room {
-                // SAFETY: the arguments are the caller's own.
-                return unsafe { real::$name($($a),*) };
-            }
-            // SAFETY: the arguments are the caller's own, and the buffer has room for n bytes.
-            unsafe { $plain($($b),*) }
-        }
-    )* };
+/// One buffer at argument 1; `AT` is the argument that holds the place, 0 when there is none.
+fn served<const WRITE: bool, const LIST: bool, const AT: usize>(hook: &'static Hook, f: &mut Frame) -> Option<usize> {
+    // SAFETY: the caller of the hook keeps its contract.
+    unsafe { serve(hook, f.arg::<0, c_int>(), way(WRITE), buffers(f, LIST), (AT != 0).then(|| f.arg::<AT, i64>())) }
+        .map(|r| r as usize)
 }
 
-checked_hooks! {
-    [n room]
-    fn __read_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t) = read(fd, buf, n);
-    fn __pread_chk(fd: c_int, buf: *mut c_void, n: size_t, off: off_t, room: size_t) = pread(fd, buf, n, off);
-    fn __pread64_chk(fd: c_int, buf: *mut c_void, n: size_t, off: off_t, room: size_t) = pread64(fd, buf, n, off);
+fn absent<const WRITE: bool, const LIST: bool>(_: &'static Hook, f: &mut Frame) -> bool {
+    // SAFETY: as above.
+    unsafe { brought_in(way(WRITE), buffers(f, LIST), f.errno as c_int) }
 }
 
-/// Sockets: never ours, but their buffers may lie in a view.
-macro_rules! socket_hooks {
-    ([$buf:ident $n:ident] $( fn $name:ident($($a:ident: $t:ty),*) = $way:ident; )*) => { $(
-        /// The libc function of that name, extended to buffers in views.
-        ///
-        /// # Safety
-        /// As for the libc function.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name($($a: $t),*) -> ssize_t {
-            if !idle() && touch($buf as usize, $n, Use::$way) {
-                hook::$name.hits.hit();
-            }
-            // SAFETY: the arguments are the caller's own.
-            unsafe { real::$name($($a),*) }
-        }
-    )* };
+fn way(write: bool) -> Way {
+    if write { Way::Write } else { Way::Read }
 }
 
-socket_hooks! {
-    [buf n]
-    fn send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) = Source;
-    fn sendto(fd: c_int, buf: *const c_void, n: size_t, flags: c_int, to: *const sockaddr, len: socklen_t) = Source;
-    fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) = Target;
-    fn recvfrom(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, from: *mut sockaddr, len: *mut socklen_t) = Target;
+fn buffers(f: &Frame, list: bool) -> Buffers {
+    if list { Buffers::List(f.arg::<1, _>(), f.arg::<2, _>()) } else { Buffers::One(f.arg::<1, _>(), f.arg::<2, _>()) }
+}
+
+/// The fortified reads. Where the room is too small libc itself ends the program.
+fn served_checked<const AT: usize, const ROOM: usize>(hook: &'static Hook, f: &mut Frame) -> Option<usize> {
+    if f.arg::<2, usize>() > f.arg::<ROOM, usize>() { None } else { served::<false, false, AT>(hook, f) }
+}
+
+/// Sockets are never ours, but their buffers may lie in a view.
+fn early<const WRITE: bool>(hook: &'static Hook, f: &mut Frame) -> Option<usize> {
+    let how = if WRITE { Use::Source } else { Use::Target };
+    if touch_early(f.arg::<1, usize>(), f.arg::<2, usize>(), how) {
+        hook.hits.hit();
+    }
+    set_errno(f.errno as c_int);
+    None
+}
+
+crate::blocking::blocking! {
+    Buffers required read, active, -1 => served::<false, false, 0>, absent::<false, false>;
+    Buffers required write, active, -1 => served::<true, false, 0>, absent::<true, false>;
+    Buffers required pread, active, -1 => served::<false, false, 3>, absent::<false, false>;
+    Buffers required pread64, active, -1 => served::<false, false, 3>, absent::<false, false>;
+    Buffers required pwrite, active, -1 => served::<true, false, 3>, absent::<true, false>;
+    Buffers required pwrite64, active, -1 => served::<true, false, 3>, absent::<true, false>;
+    Buffers required readv, active, -1 => served::<false, true, 0>, absent::<false, true>;
+    Buffers required writev, active, -1 => served::<true, true, 0>, absent::<true, true>;
+    Buffers required preadv, active, -1 => served::<false, true, 3>, absent::<false, true>;
+    Buffers required preadv64, active, -1 => served::<false, true, 3>, absent::<false, true>;
+    Buffers required pwritev, active, -1 => served::<true, true, 3>, absent::<true, true>;
+    Buffers required pwritev64, active, -1 => served::<true, true, 3>, absent::<true, true>;
+    Buffers optional __read_chk, active, -1 => served_checked::<0, 3>, absent::<false, false>;
+    Buffers optional __pread_chk, active, -1 => served_checked::<3, 4>, absent::<false, false>;
+    Buffers optional __pread64_chk, active, -1 => served_checked::<3, 4>, absent::<false, false>;
+    Buffers required send, active, -1 => early::<true>, leave;
+    Buffers required sendto, active, -1 => early::<true>, leave;
+    Buffers required recv, active, -1 => early::<false>, leave;
+    Buffers required recvfrom, active, -1 => early::<false>, leave;
 }

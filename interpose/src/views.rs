@@ -44,7 +44,12 @@ pub struct Piece {
 
 impl Entry {
     const fn unused() -> Entry {
-        Entry { addr: AtomicUsize::new(0), len: AtomicUsize::new(0), off: AtomicUsize::new(0), region: AtomicPtr::new(std::ptr::null_mut()) }
+        Entry {
+            addr: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
+            off: AtomicUsize::new(0),
+            region: AtomicPtr::new(std::ptr::null_mut()),
+        }
     }
 
     fn set(&self, addr: usize, len: usize, off: usize, region: *const Region) {
@@ -119,7 +124,12 @@ pub fn first(start: usize, len: usize) -> Option<Piece> {
     unsafe { Arc::increment_strong_count(region) };
     // SAFETY: the count made above is handed to the new Arc.
     let region = unsafe { Arc::from_raw(region) };
-    Some(Piece { addr: from, len: to - from, off: (e.off.load(Relaxed) + (from - e.addr.load(Relaxed))) as u64, region })
+    Some(Piece {
+        addr: from,
+        len: to - from,
+        off: (e.off.load(Relaxed) + (from - e.addr.load(Relaxed))) as u64,
+        region,
+    })
 }
 
 /// The lowest piece of a view in the range, taken out of the list: what is left of its view before and behind it stays.

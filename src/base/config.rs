@@ -46,10 +46,26 @@ pub struct Var {
 
 /// Every environment variable the library reads.
 pub const VARS: &[Var] = &[
-    Var { name: "LIBSMC_FAULT", default: "self-test chooses", meaning: "fault back end: thread, sigbus, sync or mprotect" },
-    Var { name: "LIBSMC_WAIT", default: "5000", meaning: "milliseconds a load or a barrier may wait for the home before it fails; 1..3600000" },
-    Var { name: "LIBSMC_RESIDENT", default: "half of MemAvailable", meaning: "bytes of local memory one region may keep resident (suffixes K, M, G); larger regions are paged" },
-    Var { name: "LIBSMC_LINK", default: "none", meaning: "model put around every link: `wire` or `wire,latency_ns=2000,gap_ns=10,gbps=100`; its figures are modelled" },
+    Var {
+        name: "LIBSMC_FAULT",
+        default: "self-test chooses",
+        meaning: "fault back end: thread, sigbus, sync or mprotect",
+    },
+    Var {
+        name: "LIBSMC_WAIT",
+        default: "5000",
+        meaning: "milliseconds a load or a barrier may wait for the home before it fails; 1..3600000",
+    },
+    Var {
+        name: "LIBSMC_RESIDENT",
+        default: "half of MemAvailable",
+        meaning: "bytes of local memory one region may keep resident (suffixes K, M, G); larger regions are paged",
+    },
+    Var {
+        name: "LIBSMC_LINK",
+        default: "none",
+        meaning: "model put around every link: `wire` or `wire,latency_ns=2000,gap_ns=10,gbps=100`; its figures are modelled",
+    },
     Var { name: "LIBSMC_LOG", default: "error", meaning: "what is written to stderr: off, error, info, debug" },
     Var { name: "LIBSMC_DISABLE", default: "unset", meaning: "1: the preloaded library passes everything through" },
 ];
@@ -86,7 +102,14 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Config {
-        Config { backend: None, wait_ms: 5000, resident_limit: 0, link_model: String::new(), log: LogLevel::Error, complaints: Vec::new() }
+        Config {
+            backend: None,
+            wait_ms: 5000,
+            resident_limit: 0,
+            link_model: String::new(),
+            log: LogLevel::Error,
+            complaints: Vec::new(),
+        }
     }
 }
 

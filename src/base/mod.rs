@@ -1,5 +1,6 @@
 //! Leaf of the house: plain types that every layer may use and that know nobody.
 
+pub mod active;
 pub mod addr;
 pub mod config;
 pub mod error;

@@ -7,8 +7,9 @@
 /// signal handler too.
 #[unsafe(no_mangle)]
 pub extern "C" fn smc_version() -> u32 {
-    const VERSION: u32 =
-        number(env!("CARGO_PKG_VERSION_MAJOR")) << 16 | number(env!("CARGO_PKG_VERSION_MINOR")) << 8 | number(env!("CARGO_PKG_VERSION_PATCH"));
+    const VERSION: u32 = number(env!("CARGO_PKG_VERSION_MAJOR")) << 16
+        | number(env!("CARGO_PKG_VERSION_MINOR")) << 8
+        | number(env!("CARGO_PKG_VERSION_PATCH"));
     VERSION
 }
 

@@ -7,8 +7,8 @@ use super::options::Policy;
 use super::pages::{Event, State};
 use super::region::Region;
 use super::writeback::{Heat, Outbox};
-use crate::base::addr::{PAGE, PageRange};
 use crate::base::Status;
+use crate::base::addr::{PAGE, PageRange};
 use crate::sys::clock::Deadline;
 use crate::sys::sync::SignalsBlocked;
 
@@ -38,6 +38,13 @@ impl Region {
 
     /// [`Region::acquire`] by pages.
     pub(super) fn acquire_pages(&self, range: PageRange) -> Status {
+        // What a flush has sent must be readable before a page is fetched again, or own stores would not survive.
+        if self.keeper.take_unfenced() {
+            let s = self.fence(self.deadline());
+            if !s.is_ok() {
+                return s;
+            }
+        }
         self.drop_range(range, Dirty::Merge)
     }
 
@@ -188,9 +195,7 @@ impl Region {
         let unit = if whole_lines { super::pages::diff::LINE } else { 1 };
         for (i, fresh) in home.0.get(..len).unwrap_or(&[]).chunks(unit).enumerate() {
             // SAFETY: the page is hidden and locked: nobody else touches A or T here; i * unit < len <= PAGE.
-            let (a, t) = unsafe { (page.add(i * unit), twin.add(i * unit)) };
-            // SAFETY: as above, `fresh.len()` bytes from there are inside the page.
-            unsafe { merge_piece(a, t, fresh) };
+            unsafe { merge_piece(page.wrapping_add(i * unit), twin.wrapping_add(i * unit), fresh) };
         }
         Status::OK
     }

@@ -58,7 +58,8 @@ impl Engine {
         if engine.owner.is_me() {
             Ok(engine)
         } else {
-            Err(Error::of(Status::FORKED, "use libsmc in a fork child").remedy("exec, or map regions in the child before any use"))
+            Err(Error::of(Status::FORKED, "use libsmc in a fork child")
+                .remedy("exec, or map regions in the child before any use"))
         }
     }
 
@@ -89,7 +90,9 @@ impl Engine {
     fn backend(&self) -> Result<Backend> {
         let c = self.choice();
         c.backend.ok_or_else(|| {
-            let tried = |t: &Trial| format!("{}: {}", t.backend.name(), t.outcome.as_ref().err().map_or("works", String::as_str));
+            let tried = |t: &Trial| {
+                format!("{}: {}", t.backend.name(), t.outcome.as_ref().err().map_or("works", String::as_str))
+            };
             let why = c.trials.iter().map(tried).collect::<Vec<_>>().join("; ");
             Error::new(Status::NO_BACKEND, "choose a fault back end", why).remedy("run `smc doctor`")
         })

@@ -66,7 +66,14 @@ impl Region {
         }
     }
 
-    fn bring_and_show(&self, signals: &SignalsBlocked, view: &View, page: usize, write: bool, deadline: Deadline) -> Option<Served> {
+    fn bring_and_show(
+        &self,
+        signals: &SignalsBlocked,
+        view: &View,
+        page: usize,
+        write: bool,
+        deadline: Deadline,
+    ) -> Option<Served> {
         match self.claim(page, deadline) {
             Err(Status::BUSY) => return None,
             Err(_) => return Some(self.give_up(view, page)),
@@ -222,7 +229,14 @@ impl Region {
 
     /// The page is here but the access faulted: another thread was faster, another view shows it, the kernel reclaimed
     /// the mapping, or a store met the protection. Never fetched again: that would overwrite new stores.
-    fn show_resident(&self, signals: &SignalsBlocked, view: &View, page: usize, write: bool, deadline: Deadline) -> Option<Served> {
+    fn show_resident(
+        &self,
+        signals: &SignalsBlocked,
+        view: &View,
+        page: usize,
+        write: bool,
+        deadline: Deadline,
+    ) -> Option<Served> {
         if self.pages.lock(page, deadline).is_err() {
             return None;
         }
@@ -279,7 +293,9 @@ impl Region {
         (run.start..run.end).filter(|p| *p != page).for_each(|p| _ = self.pages.apply(p, Event::FetchAbandoned));
         if self.errors_are_sigbus() {
             let served = self.raise(view, page);
-            let _ = self.pages.apply(page, if self.has_fault_thread() { Event::FetchFailed } else { Event::FetchAbandoned });
+            let _ = self
+                .pages
+                .apply(page, if self.has_fault_thread() { Event::FetchFailed } else { Event::FetchAbandoned });
             return served;
         }
         self.fill_error_value(page);
@@ -319,7 +335,7 @@ impl Region {
     pub unsafe fn read(&self, off: u64, dst: *mut u8, len: usize) -> Status {
         self.each_piece(off, len, |page, at, done, n| {
             // SAFETY: page + at .. + n lies inside A; done + n <= len by each_piece; the caller vouches for dst.
-            unsafe { std::ptr::copy_nonoverlapping(self.a_page(page).add(at), dst.add(done), n) };
+            unsafe { std::ptr::copy_nonoverlapping(self.a_page(page).wrapping_add(at), dst.wrapping_add(done), n) };
             false
         })
     }
@@ -332,11 +348,12 @@ impl Region {
         if self.opts.access == crate::link::Access::ReadOnly {
             return Status::PERMISSION;
         }
-        self.each_piece(off, len, |page, at, done, n| {
+        let written = self.each_piece(off, len, |page, at, done, n| {
             // SAFETY: as in `read`, in the other direction.
-            unsafe { std::ptr::copy_nonoverlapping(src.add(done), self.a_page(page).add(at), n) };
+            unsafe { std::ptr::copy_nonoverlapping(src.wrapping_add(done), self.a_page(page).wrapping_add(at), n) };
             true
-        })
+        });
+        if written.is_ok() { super::exact::finish_write(self, off, len as u64) } else { written }
     }
 
     /// Calls `f(page, offset in page, bytes done, bytes)` for each piece of `[off, off + len)`, the page locked and resident.

@@ -12,6 +12,7 @@ use crate::sys::clock::nap;
 use crate::sys::event::readable;
 use crate::sys::process::private_descriptors;
 use crate::sys::signal::{self, Action};
+use crate::sys::stack;
 use crate::sys::sync::SignalsBlocked;
 use crate::sys::uffd::Msg;
 use std::cell::UnsafeCell;
@@ -28,25 +29,30 @@ struct Previous {
 // SAFETY: `action` is written once, under INSTALL and before `installed` is set; it is read only after that.
 unsafe impl Sync for Previous {}
 
-static PREVIOUS: [Previous; 2] =
-    [const { Previous { installed: AtomicBool::new(false), action: UnsafeCell::new(Action::DEFAULT) } }; 2];
+static PREVIOUS: [Previous; 3] =
+    [const { Previous { installed: AtomicBool::new(false), action: UnsafeCell::new(Action::DEFAULT) } }; 3];
 static INSTALL: Mutex<()> = Mutex::new(());
 
 fn slot_of(sig: i32) -> Option<&'static Previous> {
     match sig {
         signal::SIGBUS => PREVIOUS.first(),
         signal::SIGSEGV => PREVIOUS.get(1),
+        signal::SIGTRAP => PREVIOUS.get(2),
         _ => None,
     }
 }
 
 /// Makes sure the handler that `delivery` needs is installed; it stays for the life of the process.
 pub fn install(delivery: Delivery) -> Result<(), Errno> {
-    let sig = match delivery {
-        Delivery::Thread => return Ok(()),
-        Delivery::Sigbus => signal::SIGBUS,
-        Delivery::Sigsegv => signal::SIGSEGV,
-    };
+    match delivery {
+        Delivery::Thread => Ok(()),
+        Delivery::Sigbus => install_signal(signal::SIGBUS),
+        Delivery::Sigsegv => install_signal(signal::SIGSEGV),
+    }
+}
+
+/// Makes sure our handler for `sig` is installed.
+pub(super) fn install_signal(sig: i32) -> Result<(), Errno> {
     let _guard = INSTALL.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let Some(slot) = slot_of(sig) else { return Ok(()) };
     if slot.installed.load(SeqCst) {
@@ -55,6 +61,7 @@ pub fn install(delivery: Delivery) -> Result<(), Errno> {
     let old = signal::get(sig)?;
     // SAFETY: under INSTALL, and no reader before `installed` is set.
     unsafe { *slot.action.get() = old };
+    stack::prepare()?;
     slot.installed.store(true, SeqCst);
     signal::set(sig, &Action::handle(on_signal)).map(drop)
 }
@@ -65,15 +72,28 @@ extern "C" fn on_signal(sig: i32, info: *mut signal::Info, ctx: *mut signal::Con
     let addr = unsafe { signal::fault_addr(info) };
     // SAFETY: as above.
     let from_kernel = unsafe { signal::is_fault(info) };
-    if from_kernel && let Some(view) = views::lookup(addr) {
-        // SAFETY: ctx is the kernel's context of this very fault.
-        let write = unsafe { signal::is_write(ctx) };
-        let page = view.page_at(addr);
-        if view.region().serve(&signals, &view, page, write) == Served::Retry {
-            return;
-        }
+    let ours = stack::with_room(|| match sig {
+        signal::SIGTRAP => super::exact::after_step(ctx),
+        _ => from_kernel && serve_fault(&signals, addr, ctx),
+    });
+    if ours {
+        return;
     }
     pass_on(sig, info, ctx, from_kernel);
+}
+
+/// True when the access at `addr` is to be tried again.
+fn serve_fault(signals: &SignalsBlocked, addr: usize, ctx: *mut signal::Context) -> bool {
+    let Some(view) = views::lookup(addr) else { return false };
+    // SAFETY: ctx is the kernel's context of this very fault.
+    let write = unsafe { signal::is_write(ctx) };
+    let (page, region) = (view.page_at(addr), view.region());
+    let served = if write && region.is_exact() {
+        region.serve_store(signals, &view, page, ctx)
+    } else {
+        region.serve(signals, &view, page, write)
+    };
+    served == Served::Retry
 }
 
 /// What would have happened without us.
@@ -112,7 +132,8 @@ pub fn serve_faults(region: &Region) {
         let batch = msgs.get(..n).unwrap_or(&[]);
         for (i, m) in batch.iter().enumerate() {
             // Two threads on one page send two messages; one answer wakes both.
-            let again = batch.get(..i).unwrap_or(&[]).iter().any(|b| b.addr() == m.addr() && b.is_write() == m.is_write());
+            let again =
+                batch.get(..i).unwrap_or(&[]).iter().any(|b| b.addr() == m.addr() && b.is_write() == m.is_write());
             if m.is_fault() && !again {
                 serve_message(m);
             }

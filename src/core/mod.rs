@@ -5,6 +5,7 @@ pub mod board;
 pub mod detector;
 pub mod emulate;
 pub mod engine;
+pub mod exact;
 pub mod export;
 pub mod fault;
 pub mod handler;

@@ -4,7 +4,7 @@
 //! last synchronised bytes (policies byte and line); and the views of the application. Only A and T are ever
 //! dereferenced here. Other threads write A at any moment through a view, so it is only touched by raw copies.
 //!
-//! Locks, in the order in which they may be taken: `push` (API calls, signals open) > page locks, ascending (signals
+//! Locks, in the order in which they may be taken: `push` (API calls, signals open) > `exact` > page locks, ascending (signals
 //! blocked) > `harvest` (signals blocked). The fault path takes page locks and `harvest` only.
 
 use super::detector::Detector;
@@ -55,6 +55,8 @@ pub struct Region {
     pub(super) pages: PageTable,
     pub(super) tracker: Tracker,
     pub(super) harvest: Lock,
+    /// Serialises emulated stores (exact write-through).
+    pub(super) exact: Lock,
     /// Serialises API calls that push or drop; holds their reusable buffers.
     push: Mutex<Outbox>,
     pub(super) unsent: Unsent,
@@ -95,14 +97,16 @@ impl Region {
         let name = opened.info.name;
         let attempt = format!("map region \"{name}\"");
         let size = usize::try_from(opened.info.len).ok().and_then(round_up_page).filter(|n| *n > 0);
-        let size = size.ok_or_else(|| Error::new(Status::INVALID_ARGUMENT, &attempt, "its length is 0 or too large"))?;
+        let size =
+            size.ok_or_else(|| Error::new(Status::INVALID_ARGUMENT, &attempt, "its length is 0 or too large"))?;
         let tracker = Tracker::new(backend, opts.through == Through::Exact)
             .map_err(|why| Error::new(Status::NO_BACKEND, &attempt, why).remedy("run `smc doctor`"))?;
         let twin = opts.policy != Policy::Page || opts.through == Through::Exact;
         let budget = budget_pages(size, opts.resident_limit, twin, opts.page_unit.max(tracker.granule() * PAGE) / PAGE);
         let pinned = budget == usize::MAX;
         let file = mem::memfd(c"smc-region", size as u64).map_err(system(&attempt))?;
-        let a = private_alias(Mapping::shared(file.as_fd(), 0, size, mem::RW), pinned, opts.page_unit > PAGE).map_err(system(&attempt))?;
+        let a = private_alias(Mapping::shared(file.as_fd(), 0, size, mem::RW), pinned, opts.page_unit > PAGE)
+            .map_err(system(&attempt))?;
         let t = match twin {
             true => Some(private_alias(Mapping::anonymous(size, mem::RW), pinned, pinned).map_err(system(&attempt))?),
             false => None,
@@ -124,6 +128,7 @@ impl Region {
             push: Mutex::default(),
             unsent: Unsent::default(),
             harvest: Lock::new(),
+            exact: Lock::new(),
             stats: RegionStats::new(),
             key: opened.key,
             len: opened.info.len,
@@ -138,6 +143,9 @@ impl Region {
             budget,
         });
         super::handler::install(region.tracker.delivery).map_err(system("install the fault handler"))?;
+        if region.is_exact() {
+            super::exact::prepare().map_err(system("install the trap handler"))?;
+        }
         region.keeper.start(&region)?;
         Ok(region)
     }
@@ -320,10 +328,14 @@ impl Region {
     /// `hint` as in mmap; `fixed` replaces what is there. `write` false gives a read-only view.
     pub fn map_view(self: &Arc<Self>, hint: usize, fixed: bool, off: u64, len: usize, write: bool) -> Result<usize> {
         let attempt = format!("map region \"{}\"", self.name);
-        let bytes = round_up_page(len).filter(|_| len > 0 && off % PAGE as u64 == 0);
+        let bytes = round_up_page(len).filter(|_| len > 0 && off.is_multiple_of(PAGE as u64));
         let range = bytes.and_then(|b| self.range(off, b as u64).ok());
         let (Some(bytes), Some(range)) = (bytes, range) else {
-            return Err(Error::new(Status::OUT_OF_RANGE, attempt, "offset and length must lie inside the region, offset on a page"));
+            return Err(Error::new(
+                Status::OUT_OF_RANGE,
+                attempt,
+                "offset and length must lie inside the region, offset on a page",
+            ));
         };
         if write && self.opts.access == Access::ReadOnly {
             return Err(Error::new(Status::PERMISSION, attempt, "the region was opened read-only"));
@@ -337,8 +349,9 @@ impl Region {
         // SAFETY: as above, it is a fresh mapping of the memory file.
         unsafe { self.tracker.arm(start, bytes) }.map_err(system(&attempt))?;
         let mut slots = self.view_slots.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = views::insert(start, range, Arc::as_ptr(self))
-            .ok_or_else(|| Error::new(Status::NO_RESOURCES, &attempt, format!("more than {} views", views::MAX_VIEWS)))?;
+        let slot = views::insert(start, range, Arc::as_ptr(self)).ok_or_else(|| {
+            Error::new(Status::NO_RESOURCES, &attempt, format!("more than {} views", views::MAX_VIEWS))
+        })?;
         slots.push(ViewSlot { slot, start, pages: range, write, _keep: self.clone() });
         Ok(view.forget().0 as usize)
     }
@@ -421,7 +434,11 @@ fn budget_pages(size: usize, limit: u64, twin: bool, unit: usize) -> usize {
     if size / PAGE <= pages { usize::MAX } else { pages.max(8 * unit).max(32) }
 }
 
-fn private_alias(m: std::result::Result<Mapping, crate::sys::Errno>, populate: bool, huge: bool) -> std::result::Result<Mapping, crate::sys::Errno> {
+fn private_alias(
+    m: std::result::Result<Mapping, crate::sys::Errno>,
+    populate: bool,
+    huge: bool,
+) -> std::result::Result<Mapping, crate::sys::Errno> {
     let m = m?;
     let _ = m.advise(0, m.len(), mem::DONTFORK);
     let _ = m.advise(0, m.len(), mem::DONTDUMP);
@@ -446,7 +463,14 @@ fn register(link: &dyn Link, maps: [Option<&Mapping>; 2]) -> std::result::Result
 
 /// Maps the memory file for a view: at the hint, anywhere, or on a 2 MiB boundary when it is large and the place is free
 /// to choose (one last-level page table per 2 MiB keeps scans and shootdowns few).
-fn place(fd: i32, hint: usize, fixed: bool, off: u64, len: usize, prot: i32) -> std::result::Result<usize, crate::sys::Errno> {
+fn place(
+    fd: i32,
+    hint: usize,
+    fixed: bool,
+    off: u64,
+    len: usize,
+    prot: i32,
+) -> std::result::Result<usize, crate::sys::Errno> {
     const HUGE: usize = 2 << 20;
     if hint == 0 && !fixed && len >= HUGE {
         let hole = Mapping::anonymous(len + HUGE, mem::NONE)?;

@@ -47,7 +47,8 @@ pub struct Tracker {
 /// Pages whose protection changes together under mprotect: 64 KiB keeps the number of VMAs within the kernel's limit.
 const MPROTECT_GRANULE: usize = 16;
 
-const ASYNC: u64 = uffd::FEATURE_MINOR_SHMEM | uffd::FEATURE_WP_SHMEM | uffd::FEATURE_WP_UNPOPULATED | uffd::FEATURE_WP_ASYNC;
+const ASYNC: u64 =
+    uffd::FEATURE_MINOR_SHMEM | uffd::FEATURE_WP_SHMEM | uffd::FEATURE_WP_UNPOPULATED | uffd::FEATURE_WP_ASYNC;
 const SYNC: u64 = uffd::FEATURE_MINOR_SHMEM | uffd::FEATURE_WP_SHMEM | uffd::FEATURE_WP_UNPOPULATED;
 
 impl Tracker {

@@ -153,7 +153,9 @@ impl Region {
             while let Some((start, end)) = self.pages.written.next_run(at, range.end) {
                 // Protect in every view, then hand the marks over; the bytes are read after that.
                 if protect {
-                    self.each_view(signals, |v| failed = self.tracker.protect(v, PageRange { start, end }).err().or(failed));
+                    self.each_view(signals, |v| {
+                        failed = self.tracker.protect(v, PageRange { start, end }).err().or(failed)
+                    });
                 }
                 found += self.pages.dirty.set_range(start, end);
                 (start..end).for_each(|p| _ = self.pages.written.take(p));
@@ -234,7 +236,8 @@ impl Region {
             if out.held.len() >= BATCH_PAGES || out.ops.len() >= BATCH_OPS {
                 return Ok(p);
             }
-            let locked = if out.held.is_empty() { self.pages.lock(p, deadline) } else { self.pages.apply(p, Event::Lock) };
+            let locked =
+                if out.held.is_empty() { self.pages.lock(p, deadline) } else { self.pages.apply(p, Event::Lock) };
             match locked {
                 Ok(()) => self.gather_page(p, out),
                 Err(s) if s.is_held() && out.held.is_empty() => return Err(Status::TIMED_OUT),
@@ -262,7 +265,8 @@ impl Region {
                 let lines = self.opts.policy != Policy::Byte;
                 // SAFETY: both pages lie inside A and T, and BUSY makes this thread the twin's only user.
                 unsafe {
-                    self.differ.page(self.a_page(p), twin, len, lines, |o, n| self.send_run(p, twin, o, n, &mut out.ops));
+                    self.differ
+                        .page(self.a_page(p), twin, len, lines, |o, n| self.send_run(p, twin, o, n, &mut out.ops));
                 }
             }
         }
@@ -371,7 +375,8 @@ impl Unsent {
     /// True when the page has undelivered runs.
     pub fn has(&self, p: usize) -> bool {
         let pages = (p * PAGE) as u64..((p + 1) * PAGE) as u64;
-        self.any.load(SeqCst) && self.runs.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|(o, _)| pages.contains(o))
+        self.any.load(SeqCst)
+            && self.runs.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|(o, _)| pages.contains(o))
     }
 }
 

@@ -141,7 +141,11 @@ pub fn parse_options(query: &str) -> Result<MapOptions, PathError> {
         if std::mem::replace(seen, true) {
             return Err(PathError::Twice(k.name));
         }
-        (k.apply)(&mut options, value).ok_or_else(|| PathError::Value { key: k.name, value: value.to_owned(), want: k.want })?;
+        (k.apply)(&mut options, value).ok_or_else(|| PathError::Value {
+            key: k.name,
+            value: value.to_owned(),
+            want: k.want,
+        })?;
     }
     Ok(options)
 }
@@ -157,13 +161,25 @@ const KEYS: &[Key] = &[
     Key { name: "policy", want: "byte, line, page or through", apply: set_policy },
     Key { name: "through", want: "off, bounded or exact", apply: set_through },
     Key { name: "page", want: "a power of two from 4k to 2m", apply: set_page },
-    Key { name: "window", want: "1 to 64", apply: |o, v| v.parse().ok().filter(|n| (1..=64).contains(n)).map(|n| o.window = n) },
-    Key { name: "resident", want: "a size of at least 64k", apply: |o, v| parse_size(v).filter(|n| *n >= 1 << 16).map(|n| o.resident_limit = n) },
+    Key {
+        name: "window",
+        want: "1 to 64",
+        apply: |o, v| v.parse().ok().filter(|n| (1..=64).contains(n)).map(|n| o.window = n),
+    },
+    Key {
+        name: "resident",
+        want: "a size of at least 64k",
+        apply: |o, v| parse_size(v).filter(|n| *n >= 1 << 16).map(|n| o.resident_limit = n),
+    },
     Key { name: "dirty", want: "a size", apply: |o, v| parse_size(v).map(|n| o.dirty_limit = n) },
     Key { name: "age", want: "a time such as 10ms", apply: |o, v| parse_ms(v).map(|n| o.age_ms = n) },
     Key { name: "acquire", want: "a time such as 10ms", apply: |o, v| parse_ms(v).map(|n| o.acquire_ms = n) },
     Key { name: "onerror", want: "wait, waitvalue, value or sigbus", apply: set_on_error },
-    Key { name: "wait", want: "1ms to 1h", apply: |o, v| parse_ms(v).filter(|n| (1..=3_600_000).contains(n)).map(|n| o.wait_ms = n) },
+    Key {
+        name: "wait",
+        want: "1ms to 1h",
+        apply: |o, v| parse_ms(v).filter(|n| (1..=3_600_000).contains(n)).map(|n| o.wait_ms = n),
+    },
     Key { name: "fill", want: "0 to 255", apply: |o, v| v.parse().ok().map(|n| o.error_byte = n) },
 ];
 
@@ -222,6 +238,7 @@ fn parse_ms(s: &str) -> Option<u64> {
 }
 
 #[cfg(test)]
+#[allow(clippy::expect_used)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
@@ -243,7 +260,16 @@ mod tests {
         let peer = |p: &str| parse(p.as_bytes()).map(|p| p.peer);
         assert_eq!(peer("/smc/node7:7471/x"), Ok(net("node7", 7471)));
         assert_eq!(peer("/smc/[fe80::1]:9/x"), Ok(net("fe80::1", 9)));
-        for bad in ["/smc/node7/x", "/smc/:1/x", "/smc/a:0/x", "/smc/a:70000/x", "/smc/fe80::1:9/x", "/smc/[x]:9/x", "/smc/a b:1/x", "/smc//x"] {
+        for bad in [
+            "/smc/node7/x",
+            "/smc/:1/x",
+            "/smc/a:0/x",
+            "/smc/a:70000/x",
+            "/smc/fe80::1:9/x",
+            "/smc/[x]:9/x",
+            "/smc/a b:1/x",
+            "/smc//x",
+        ] {
             assert!(matches!(peer(bad), Err(PathError::Peer(_))), "{bad}");
         }
     }
@@ -251,7 +277,16 @@ mod tests {
     #[test]
     fn names() {
         let long = format!("/smc/local/{}", "a".repeat(256));
-        for bad in ["/smc/local/", "/smc/local/.x", "/smc/local/a/b", "/smc/local/a b", "/smc/local/\u{e4}", "/smc/local", "/smc/", &long] {
+        for bad in [
+            "/smc/local/",
+            "/smc/local/.x",
+            "/smc/local/a/b",
+            "/smc/local/a b",
+            "/smc/local/\u{e4}",
+            "/smc/local",
+            "/smc/",
+            &long,
+        ] {
             let e = parse(bad.as_bytes()).expect_err(bad);
             assert!(matches!(e, PathError::Name(_)), "{bad}: {e:?}");
             assert_eq!(e.status(), Status::NOT_FOUND);
@@ -262,7 +297,9 @@ mod tests {
 
     #[test]
     fn every_key_has_its_effect() {
-        let o = options("policy=page&through=bounded&page=2m&window=64&resident=1g&dirty=64k&age=2s&acquire=10ms&onerror=value&wait=1m&fill=7");
+        let o = options(
+            "policy=page&through=bounded&page=2m&window=64&resident=1g&dirty=64k&age=2s&acquire=10ms&onerror=value&wait=1m&fill=7",
+        );
         let want = MapOptions {
             access: crate::link::Access::ReadWrite,
             policy: Policy::Page,
@@ -285,8 +322,22 @@ mod tests {
     #[test]
     fn values_out_of_range_are_refused_by_name() {
         let bad = [
-            "policy=bit", "through=", "page=3k", "page=4m", "page=1k", "window=0", "window=65", "resident=1k", "dirty=-1", "age=1h", "acquire=ms",
-            "onerror=abort", "wait=0", "wait=61m", "fill=256", "page",
+            "policy=bit",
+            "through=",
+            "page=3k",
+            "page=4m",
+            "page=1k",
+            "window=0",
+            "window=65",
+            "resident=1k",
+            "dirty=-1",
+            "age=1h",
+            "acquire=ms",
+            "onerror=abort",
+            "wait=0",
+            "wait=61m",
+            "fill=256",
+            "page",
         ];
         for q in bad {
             let e = parse_options(q).expect_err(q);

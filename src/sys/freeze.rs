@@ -58,7 +58,9 @@ fn by_device(flags: usize) -> Result<usize, Errno> {
 impl Freeze {
     /// True when this host lets us freeze memory files.
     pub fn available() -> bool {
-        context().is_ok_and(|c| ioctl(super::freeze::fd(&c), UFFDIO_API, &mut [API, FEATURE_WP | FEATURE_WP_SHMEM, 0]).is_ok())
+        context().is_ok_and(|c| {
+            ioctl(super::freeze::fd(&c), UFFDIO_API, &mut [API, FEATURE_WP | FEATURE_WP_SHMEM, 0]).is_ok()
+        })
     }
 
     /// Freezes `[start, start + len)`, page aligned: one mapping of a memory file, or (`anonymous`) private memory.

@@ -104,7 +104,9 @@ impl Drop for Mapping {
 /// With MAP_FIXED the range `[addr, addr + len)` must be the caller's to replace.
 pub unsafe fn mmap(addr: usize, len: usize, prot: i32, flags: i32, fd: i32, offset: u64) -> Result<usize, Errno> {
     // SAFETY: the caller vouches for the range.
-    unsafe { syscall(libc::SYS_mmap, [addr, len, prot as usize, flags as usize, fd as isize as usize, offset as usize]) }
+    unsafe {
+        syscall(libc::SYS_mmap, [addr, len, prot as usize, flags as usize, fd as isize as usize, offset as usize])
+    }
 }
 
 /// munmap(2). Async-signal-safe.
@@ -180,14 +182,18 @@ pub fn memfd(name: &std::ffi::CStr, len: u64) -> Result<OwnedFd, Errno> {
 /// Adds seals (F_SEAL_*) to a memory file.
 pub fn seal(fd: BorrowedFd<'_>, seals: i32) -> Result<(), Errno> {
     // SAFETY: fcntl with an integer argument touches no memory.
-    unsafe { syscall(libc::SYS_fcntl, [fd.as_raw_fd() as usize, libc::F_ADD_SEALS as usize, seals as usize, 0, 0, 0]) }.map(drop)
+    unsafe { syscall(libc::SYS_fcntl, [fd.as_raw_fd() as usize, libc::F_ADD_SEALS as usize, seals as usize, 0, 0, 0]) }
+        .map(drop)
 }
 
 /// Gives the pages of `[from, from + len)` of a memory file back to the system. Async-signal-safe.
 pub fn punch_hole(fd: BorrowedFd<'_>, from: u64, len: u64) -> Result<(), Errno> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: the content of the caller's own file is his to drop.
-    retry(|| unsafe { syscall(libc::SYS_fallocate, [fd.as_raw_fd() as usize, mode as usize, from as usize, len as usize, 0, 0]) }).map(drop)
+    retry(|| unsafe {
+        syscall(libc::SYS_fallocate, [fd.as_raw_fd() as usize, mode as usize, from as usize, len as usize, 0, 0])
+    })
+    .map(drop)
 }
 
 /// Bytes of memory a memory file occupies now.

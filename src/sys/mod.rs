@@ -17,6 +17,7 @@ pub mod procfs;
 pub mod sigframe;
 pub mod signal;
 pub mod socket;
+pub mod stack;
 pub mod sync;
 pub mod thread;
 pub mod uffd;

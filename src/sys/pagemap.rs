@@ -50,7 +50,9 @@ impl Pagemap {
         let path = c"/proc/self/pagemap";
         let flags = libc::O_RDONLY | libc::O_CLOEXEC;
         // SAFETY: path is NUL-terminated and static.
-        let fd = unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags as usize, 0, 0, 0]) }?;
+        let fd = unsafe {
+            syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags as usize, 0, 0, 0])
+        }?;
         // SAFETY: fresh descriptor from the kernel.
         Ok(Pagemap(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
     }
@@ -76,7 +78,9 @@ impl Pagemap {
             ..ScanArg::default()
         };
         // SAFETY: arg and out are live for the call; protecting pages of a range the caller tracks is what he asked for.
-        let n = unsafe { syscall(libc::SYS_ioctl, [self.0.as_raw_fd() as usize, PAGEMAP_SCAN, &raw mut arg as usize, 0, 0, 0]) }?;
+        let n = unsafe {
+            syscall(libc::SYS_ioctl, [self.0.as_raw_fd() as usize, PAGEMAP_SCAN, &raw mut arg as usize, 0, 0, 0])
+        }?;
         Ok((n, arg.walk_end as usize))
     }
 }

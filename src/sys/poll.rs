@@ -62,7 +62,9 @@ pub fn raise(fd: BorrowedFd<'_>) -> Result<(), Errno> {
 pub fn drain(fd: BorrowedFd<'_>) {
     let mut buf = [0u8; 1024];
     // SAFETY: the buffer is writable for its length.
-    while unsafe { syscall(libc::SYS_read, [fd.as_raw_fd() as usize, buf.as_mut_ptr() as usize, buf.len(), 0, 0, 0]) } == Ok(buf.len()) {}
+    while unsafe { syscall(libc::SYS_read, [fd.as_raw_fd() as usize, buf.as_mut_ptr() as usize, buf.len(), 0, 0, 0]) }
+        == Ok(buf.len())
+    {}
 }
 
 #[cfg(test)]

@@ -80,3 +80,17 @@ impl Owner {
         self.0.as_ref().is_none_or(|p| unsafe { p.ptr().read_volatile() } == 1)
     }
 }
+
+/// Copies bytes at any address of this process; false when they cannot be read. Never faults. Async-signal-safe.
+pub fn read_own(addr: usize, out: &mut [u8]) -> bool {
+    let local = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };
+    let remote = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: out.len() };
+    // SAFETY: both vectors are live, `local` points to `out`; the kernel checks the address asked for.
+    let n = unsafe {
+        syscall(
+            libc::SYS_process_vm_readv,
+            [pid() as usize, &raw const local as usize, 1, &raw const remote as usize, 1, 0],
+        )
+    };
+    n == Ok(out.len())
+}

@@ -8,7 +8,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 pub fn open(path: &CStr, flags: i32) -> Result<OwnedFd, Errno> {
     let flags = flags | libc::O_CLOEXEC;
     // SAFETY: path is NUL-terminated and outlives the call.
-    let fd = retry(|| unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags as usize, 0, 0, 0]) })?;
+    let fd = retry(|| unsafe {
+        syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags as usize, 0, 0, 0])
+    })?;
     // SAFETY: the kernel just gave us this descriptor; nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
@@ -20,7 +22,9 @@ pub fn read(path: &CStr, limit: usize) -> Result<Vec<u8>, Errno> {
     let mut buf = vec![0u8; 64 << 10];
     while out.len() < limit {
         // SAFETY: the buffer is writable for its length.
-        let n = retry(|| unsafe { syscall(libc::SYS_read, [fd.as_raw_fd() as usize, buf.as_mut_ptr() as usize, buf.len(), 0, 0, 0]) })?;
+        let n = retry(|| unsafe {
+            syscall(libc::SYS_read, [fd.as_raw_fd() as usize, buf.as_mut_ptr() as usize, buf.len(), 0, 0, 0])
+        })?;
         if n == 0 {
             break;
         }
@@ -90,7 +94,10 @@ mod tests {
         let t = "5000-7000 rw-p 00000000 00:00 0    [anon:a b]\nSize: 8 kB\nVmFlags: rd wr mr lo \n8000-9000 r--s 0 01:02 77 /x y\nVmFlags: rd\n";
         let v = parse(t);
         assert_eq!(v.len(), 2);
-        assert_eq!((v[0].start, v[0].end, &v[0].perms, v[0].inode, &*v[0].name), (0x5000, 0x7000, b"rw-p", 0, "[anon:a b]"));
+        assert_eq!(
+            (v[0].start, v[0].end, &v[0].perms, v[0].inode, &*v[0].name),
+            (0x5000, 0x7000, b"rw-p", 0, "[anon:a b]")
+        );
         assert!(v[0].has(b"lo") && !v[1].has(b"lo"));
         assert_eq!((v[1].inode, &*v[1].name), (77, "/x y"));
     }

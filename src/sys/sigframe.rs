@@ -3,7 +3,13 @@
 //! The kernel writes this state when it delivers a signal and loads it back when the handler returns, so what a handler
 //! writes here is what the thread goes on with. General registers, RIP and RFLAGS can be read and written; vector and
 //! mask registers can be read. All of [`Frame`] is async-signal-safe and allocates nothing.
-#![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::arithmetic_side_effects, clippy::panic)]
+#![deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::panic
+)]
 
 use super::errno::{Errno, syscall};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,8 +18,22 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub const MAX_INSTRUCTION: usize = 15;
 /// `gregs` index of each general register, in the order of the instruction encoding: rax, rcx, rdx, rbx, rsp, ...
 const GPR: [libc::c_int; 16] = [
-    libc::REG_RAX, libc::REG_RCX, libc::REG_RDX, libc::REG_RBX, libc::REG_RSP, libc::REG_RBP, libc::REG_RSI, libc::REG_RDI,
-    libc::REG_R8, libc::REG_R9, libc::REG_R10, libc::REG_R11, libc::REG_R12, libc::REG_R13, libc::REG_R14, libc::REG_R15,
+    libc::REG_RAX,
+    libc::REG_RCX,
+    libc::REG_RDX,
+    libc::REG_RBX,
+    libc::REG_RSP,
+    libc::REG_RBP,
+    libc::REG_RSI,
+    libc::REG_RDI,
+    libc::REG_R8,
+    libc::REG_R9,
+    libc::REG_R10,
+    libc::REG_R11,
+    libc::REG_R12,
+    libc::REG_R13,
+    libc::REG_R14,
+    libc::REG_R15,
 ];
 /// Write bit of the page fault error code.
 const ERR_WRITE: i64 = 2;

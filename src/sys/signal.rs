@@ -20,6 +20,8 @@ pub type Context = libc::c_void;
 pub type Handler = extern "C" fn(i32, *mut Info, *mut Context);
 /// Bus error.
 pub const SIGBUS: i32 = libc::SIGBUS;
+/// Trap: a single step ended.
+pub const SIGTRAP: i32 = libc::SIGTRAP;
 /// Segmentation fault.
 pub const SIGSEGV: i32 = libc::SIGSEGV;
 
@@ -66,7 +68,12 @@ impl Action {
 pub fn set(sig: i32, action: &Action) -> Result<Action, Errno> {
     let mut old = Action::DEFAULT;
     // SAFETY: both structures are live and have the kernel's layout; handler and restorer are static functions.
-    unsafe { syscall(libc::SYS_rt_sigaction, [sig as usize, std::ptr::from_ref(action) as usize, &raw mut old as usize, 8, 0, 0]) }?;
+    unsafe {
+        syscall(
+            libc::SYS_rt_sigaction,
+            [sig as usize, std::ptr::from_ref(action) as usize, &raw mut old as usize, 8, 0, 0],
+        )
+    }?;
     Ok(old)
 }
 
@@ -89,7 +96,9 @@ pub fn is_handler(a: &Action, h: Handler) -> bool {
 /// `info` is what the kernel gave a handler of one of these signals.
 pub unsafe fn fault_addr(info: *const libc::siginfo_t) -> usize {
     // SAFETY: the caller vouches for info.
-    (unsafe { (*info).si_addr() }) as usize
+    let info = unsafe { &*info };
+    // SAFETY: and that it belongs to a signal that carries an address.
+    (unsafe { info.si_addr() }) as usize
 }
 
 /// True when the kernel raised the signal for an access of this thread, false when somebody sent it.

@@ -62,7 +62,8 @@ pub fn connect(name: &[u8]) -> Result<OwnedFd, Errno> {
 pub fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no address is asked for, so no memory is written.
-    let fd = retry(|| unsafe { syscall(libc::SYS_accept4, [listener.as_raw_fd() as usize, 0, 0, flags as usize, 0, 0]) })?;
+    let fd =
+        retry(|| unsafe { syscall(libc::SYS_accept4, [listener.as_raw_fd() as usize, 0, 0, flags as usize, 0, 0]) })?;
     // SAFETY: the kernel just gave us this descriptor; nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
@@ -73,7 +74,12 @@ pub fn peer(fd: BorrowedFd<'_>) -> Result<Peer, Errno> {
     let mut len = std::mem::size_of::<libc::ucred>() as libc::socklen_t;
     let (lvl, opt) = (libc::SOL_SOCKET as usize, libc::SO_PEERCRED as usize);
     // SAFETY: both out pointers are valid for the sizes the kernel is told.
-    unsafe { syscall(libc::SYS_getsockopt, [fd.as_raw_fd() as usize, lvl, opt, &raw mut cred as usize, &raw mut len as usize, 0]) }?;
+    unsafe {
+        syscall(
+            libc::SYS_getsockopt,
+            [fd.as_raw_fd() as usize, lvl, opt, &raw mut cred as usize, &raw mut len as usize, 0],
+        )
+    }?;
     Ok(Peer { pid: cred.pid as u32, uid: cred.uid })
 }
 
@@ -90,7 +96,12 @@ const RIGHTS_HEAD: usize = 16;
 
 /// Sends one message with up to [`MAX_FDS`] descriptors. Never blocks: `EAGAIN` when the peer does not read.
 pub fn send(fd: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-    let mut rights = Rights { len: RIGHTS_HEAD + 4 * fds.len(), level: libc::SOL_SOCKET, kind: libc::SCM_RIGHTS, fds: [-1; MAX_FDS] };
+    let mut rights = Rights {
+        len: RIGHTS_HEAD + 4 * fds.len(),
+        level: libc::SOL_SOCKET,
+        kind: libc::SCM_RIGHTS,
+        fds: [-1; MAX_FDS],
+    };
     if fds.len() > MAX_FDS {
         return Err(Errno(libc::EINVAL));
     }
@@ -105,7 +116,10 @@ pub fn send(fd: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<
     }
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     // SAFETY: msg, the vector, the bytes and the control block live for the call; the kernel only reads them.
-    retry(|| unsafe { syscall(libc::SYS_sendmsg, [fd.as_raw_fd() as usize, &raw const msg as usize, flags as usize, 0, 0, 0]) }).map(drop)
+    retry(|| unsafe {
+        syscall(libc::SYS_sendmsg, [fd.as_raw_fd() as usize, &raw const msg as usize, flags as usize, 0, 0, 0])
+    })
+    .map(drop)
 }
 
 /// What one receive brought.
@@ -129,9 +143,15 @@ pub fn recv(fd: BorrowedFd<'_>, buf: &mut [u8], want_fds: bool) -> Result<Receiv
     }
     let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
     // SAFETY: msg, the vector, the buffer and the control block are valid for writing for the sizes given.
-    let len = retry(|| unsafe { syscall(libc::SYS_recvmsg, [fd.as_raw_fd() as usize, &raw mut msg as usize, flags as usize, 0, 0, 0]) })?;
+    let len = retry(|| unsafe {
+        syscall(libc::SYS_recvmsg, [fd.as_raw_fd() as usize, &raw mut msg as usize, flags as usize, 0, 0, 0])
+    })?;
     let mut fds = Vec::new();
-    if want_fds && msg.msg_controllen >= RIGHTS_HEAD && rights.level == libc::SOL_SOCKET && rights.kind == libc::SCM_RIGHTS {
+    if want_fds
+        && msg.msg_controllen >= RIGHTS_HEAD
+        && rights.level == libc::SOL_SOCKET
+        && rights.kind == libc::SCM_RIGHTS
+    {
         let n = rights.len.saturating_sub(RIGHTS_HEAD) / 4;
         for &raw in rights.fds.iter().take(n) {
             // SAFETY: the kernel just installed this descriptor for us; nobody else knows it.

@@ -8,10 +8,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Waits until `word` is no longer `expected`, a wake, a signal or `timeout_ns`. Async-signal-safe.
 pub fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: u64) -> Result<(), Errno> {
-    let ts = libc::timespec { tv_sec: (timeout_ns / 1_000_000_000) as i64, tv_nsec: (timeout_ns % 1_000_000_000) as i64 };
+    let ts =
+        libc::timespec { tv_sec: (timeout_ns / 1_000_000_000) as i64, tv_nsec: (timeout_ns % 1_000_000_000) as i64 };
     let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     // SAFETY: word lives as long as the borrow, ts for the call.
-    unsafe { syscall(libc::SYS_futex, [word.as_ptr() as usize, op as usize, expected as usize, &raw const ts as usize, 0, 0]) }.map(drop)
+    unsafe {
+        syscall(libc::SYS_futex, [word.as_ptr() as usize, op as usize, expected as usize, &raw const ts as usize, 0, 0])
+    }
+    .map(drop)
 }
 
 /// Wakes up to `n` waiters. Async-signal-safe.
@@ -33,7 +37,10 @@ impl SignalsBlocked {
         let mut old = 0u64;
         // SAFETY: both words are valid for the call; the kernel's sigset is 8 bytes on x86-64.
         let _ = unsafe {
-            syscall(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, &raw const all as usize, &raw mut old as usize, 8, 0, 0])
+            syscall(
+                libc::SYS_rt_sigprocmask,
+                [libc::SIG_SETMASK as usize, &raw const all as usize, &raw mut old as usize, 8, 0, 0],
+            )
         };
         SignalsBlocked { old: Some(old) }
     }
@@ -54,7 +61,9 @@ impl Drop for SignalsBlocked {
     fn drop(&mut self) {
         let Some(old) = self.old else { return };
         // SAFETY: restores the mask this object saved.
-        let _ = unsafe { syscall(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, &raw const old as usize, 0, 8, 0, 0]) };
+        let _ = unsafe {
+            syscall(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, &raw const old as usize, 0, 8, 0, 0])
+        };
     }
 }
 

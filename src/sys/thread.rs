@@ -131,7 +131,9 @@ pub struct ForkMark {
 impl ForkMark {
     /// Marks the calling process.
     pub fn new() -> ForkMark {
-        let page = Mapping::anonymous(crate::base::PAGE, RW).ok().filter(|m| m.advise(0, m.len(), libc::MADV_WIPEONFORK).is_ok());
+        let page = Mapping::anonymous(crate::base::PAGE, RW)
+            .ok()
+            .filter(|m| m.advise(0, m.len(), libc::MADV_WIPEONFORK).is_ok());
         if let Some(m) = &page {
             // SAFETY: the mapping was just made with a writable page.
             unsafe { m.ptr().write_volatile(1) };

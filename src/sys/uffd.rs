@@ -117,7 +117,8 @@ pub struct Uffd {
 }
 
 /// Where a context was obtained, tried in this order.
-const WAYS: [fn() -> Result<(OwnedFd, bool), Errno>; 3] = [open_syscall_full, open_device, open_syscall_user];
+type Way = fn() -> Result<(OwnedFd, bool), Errno>;
+const WAYS: [Way; 3] = [open_syscall_full, open_device, open_syscall_user];
 
 fn open_syscall(extra: i32) -> Result<OwnedFd, Errno> {
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | extra;
@@ -139,12 +140,15 @@ fn open_device() -> Result<(OwnedFd, bool), Errno> {
     let path = c"/dev/userfaultfd";
     let flags = libc::O_RDWR | libc::O_CLOEXEC;
     // SAFETY: path is NUL-terminated and static.
-    let dev = unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags as usize, 0, 0, 0]) }?;
+    let dev = unsafe {
+        syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags as usize, 0, 0, 0])
+    }?;
     // SAFETY: fresh descriptor from the kernel.
     let dev = unsafe { OwnedFd::from_raw_fd(dev as i32) };
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
     // SAFETY: the ioctl takes an integer and gives a descriptor.
-    let fd = unsafe { syscall(libc::SYS_ioctl, [dev.as_raw_fd() as usize, IOC_NEW as usize, flags as usize, 0, 0, 0]) }?;
+    let fd =
+        unsafe { syscall(libc::SYS_ioctl, [dev.as_raw_fd() as usize, IOC_NEW as usize, flags as usize, 0, 0, 0]) }?;
     // SAFETY: fresh descriptor from the kernel.
     Ok((unsafe { OwnedFd::from_raw_fd(fd as i32) }, true))
 }
@@ -186,7 +190,8 @@ impl Uffd {
 
     fn ioctl<T>(&self, nr: u64, arg: *mut T) -> Result<(), Errno> {
         // SAFETY: every caller in this module passes a live structure of the type the ioctl number encodes.
-        unsafe { syscall(libc::SYS_ioctl, [self.fd.as_raw_fd() as usize, nr as usize, arg as usize, 0, 0, 0]) }.map(drop)
+        unsafe { syscall(libc::SYS_ioctl, [self.fd.as_raw_fd() as usize, nr as usize, arg as usize, 0, 0, 0]) }
+            .map(drop)
     }
 
     /// Watches `[start, start + len)` for missing, minor and write-protect faults.

@@ -2,7 +2,7 @@
 
 use super::process::{Outcome, Plan};
 use super::report::{self, Totals};
-use super::{Case, Effort, Verdict, child, planted, schedule};
+use super::{Case, Effort, Verdict, child, interrupt, planted, schedule};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
@@ -119,6 +119,7 @@ fn many(args: &Args, cases: &[Case]) -> ExitCode {
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..=u64::from(u32::MAX)));
     let scratch = std::env::temp_dir().join(format!("smc-conformance-{}", std::process::id()));
     let plan = Plan { exe, seed, effort: args.effort(), scratch, planted: args.planted };
+    interrupt::install();
     let outcomes = run_and_show(args, &plan, &chosen);
     let _ = std::fs::remove_dir_all(&plan.scratch);
     finish(args, &plan, &outcomes)

@@ -18,6 +18,7 @@ pub const CASES: &[Case] = &[
     Case::new("planted_dies_otherwise", |_| crash(libc::SIGSEGV)).dies_by(libc::SIGBUS).cost(Cost::Quick),
     Case::new("planted_survives", |_| Verdict::Pass).dies_by(libc::SIGBUS).cost(Cost::Quick),
     Case::new("planted_orphan", orphan).cost(Cost::Quick),
+    Case::new("planted_hang_long", hang).timeout(60).cost(Cost::Long),
     Case::new("planted_long", |_| Verdict::Fail("ran without --long".into())).cost(Cost::Long),
 ];
 

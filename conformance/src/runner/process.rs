@@ -1,6 +1,6 @@
 //! One case in one process: start, time limit, end, verdict.
 
-use super::{Case, Cost, Effort, Verdict, child, need};
+use super::{Case, Effort, Verdict, child, interrupt, need};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -60,11 +60,13 @@ fn run_in(plan: &Plan, case: &Case, dir: &Path) -> io::Result<(Verdict, String)>
     let mut output = File::options().create_new(true).read(true).append(true).open(dir.join(".output"))?;
     let mut child = spawn(plan, case, dir, &output)?;
     let limit = time_limit(case, plan.effort);
-    let ended = wait_until(&child, Instant::now() + limit)?;
+    let registered = interrupt::Registered::new(child.id());
+    let ended = wait_until(&child, Instant::now() + limit);
     // The leader is not reaped yet, so its group id is still its own: nobody else can be hit.
     kill_group(&child);
+    drop(registered);
     let status = child.wait()?;
-    let verdict = if ended {
+    let verdict = if ended? {
         judge(case, status, child::read(dir))
     } else {
         Verdict::Fail(format!("timed out after {} s and was killed", limit.as_secs()))
@@ -72,9 +74,9 @@ fn run_in(plan: &Plan, case: &Case, dir: &Path) -> io::Result<(Verdict, String)>
     Ok((verdict, tail(&mut output)?))
 }
 
+/// A long run does up to ten times the work.
 fn time_limit(case: &Case, effort: Effort) -> Duration {
-    let factor = if effort == Effort::Long && case.cost != Cost::Quick { 10 } else { 1 };
-    Duration::from_secs(case.timeout_s * factor)
+    Duration::from_secs(case.timeout_s * if effort == Effort::Long { 10 } else { 1 })
 }
 
 fn spawn(plan: &Plan, case: &Case, dir: &Path, output: &File) -> io::Result<Child> {

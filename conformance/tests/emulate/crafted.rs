@@ -203,7 +203,10 @@ fn random_code_never_breaks_it() {
             Outcome::Step(why) => {
                 refused += u64::from(why == Reason::Refused);
                 assert_eq!(before, after, "{bytes:02x?} SMC_TEST_SEED={seed}");
-                let masked = bytes.windows(2).any(|w| w == [0x0f, 0xf7]) || bytes.contains(&0x62) || bytes.contains(&0xc4) || bytes.contains(&0xc5);
+                let masked = bytes.windows(2).any(|w| w == [0x0f, 0xf7])
+                    || bytes.contains(&0x62)
+                    || bytes.contains(&0xc4)
+                    || bytes.contains(&0xc5);
                 assert!(m.now.is_empty() || masked, "{bytes:02x?} {why:?} SMC_TEST_SEED={seed}");
             }
         }

@@ -30,8 +30,20 @@ fn operand(rng: &mut Rng, ins: &mut Instruction, op: u32, kind: K, memory: bool,
         ins.set_op_register(op, r);
     };
     match kind {
-        K::mem | K::mem_offs | K::r8_or_mem | K::r16_or_mem | K::r32_or_mem | K::r64_or_mem | K::xmm_or_mem
-        | K::ymm_or_mem | K::zmm_or_mem | K::k_or_mem if memory => ins.set_op_kind(op, OpKind::Memory),
+        K::mem
+        | K::mem_offs
+        | K::r8_or_mem
+        | K::r16_or_mem
+        | K::r32_or_mem
+        | K::r64_or_mem
+        | K::xmm_or_mem
+        | K::ymm_or_mem
+        | K::zmm_or_mem
+        | K::k_or_mem
+            if memory =>
+        {
+            ins.set_op_kind(op, OpKind::Memory)
+        }
         K::seg_rDI if memory => ins.set_op_kind(op, OpKind::MemorySegRDI),
         // al..r15b with ah..bh in between.
         K::r8_reg | K::r8_opcode => reg(ins, Register::AL, 20),
@@ -87,7 +99,11 @@ fn immediate(rng: &mut Rng, ins: &mut Instruction, op: u32, kind: K) -> bool {
 /// True for instructions that fault on misaligned operands.
 fn must_align(m: M) -> bool {
     let name = format!("{m:?}");
-    name.contains("ovaps") || name.contains("ovapd") || name.contains("ovdqa") || name.contains("ovnt") || m == M::Cmpxchg16b
+    name.contains("ovaps")
+        || name.contains("ovapd")
+        || name.contains("ovdqa")
+        || name.contains("ovnt")
+        || m == M::Cmpxchg16b
 }
 
 /// Picks the address the instruction stores to.
@@ -208,7 +224,8 @@ fn bit_offset(rng: &mut Rng, ins: &Instruction, state: &mut State) -> bool {
 
 /// Makes the comparison of cmpxchg succeed half the time, where the accumulator is free.
 fn match_accumulator(rng: &mut Rng, rig: &Rig, ins: &Instruction, state: &mut State, to: u64) {
-    let free = |n: usize| [ins.memory_base(), ins.memory_index()].iter().all(|&m| m == Register::None || number(m) != n);
+    let free =
+        |n: usize| [ins.memory_base(), ins.memory_index()].iter().all(|&m| m == Register::None || number(m) != n);
     let at = (to as usize) - rig.base();
     let size = ins.memory_size().size();
     let half = if ins.mnemonic() == M::Cmpxchg { size } else { size / 2 };
@@ -232,8 +249,17 @@ pub fn memory_operand(code: Code) -> Option<u32> {
         op < info.op_count()
             && matches!(
                 info.op_kind(op),
-                K::mem | K::mem_offs | K::r8_or_mem | K::r16_or_mem | K::r32_or_mem | K::r64_or_mem | K::xmm_or_mem
-                    | K::ymm_or_mem | K::zmm_or_mem | K::k_or_mem | K::seg_rDI
+                K::mem
+                    | K::mem_offs
+                    | K::r8_or_mem
+                    | K::r16_or_mem
+                    | K::r32_or_mem
+                    | K::r64_or_mem
+                    | K::xmm_or_mem
+                    | K::ymm_or_mem
+                    | K::zmm_or_mem
+                    | K::k_or_mem
+                    | K::seg_rDI
             )
     };
     (0..2).find(|&op| mem(op))

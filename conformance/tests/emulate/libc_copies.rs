@@ -19,7 +19,9 @@ fn sizes(rig: &Rig, size: usize, dst: usize, src: usize, source: &[u8], shadow: 
     };
     let tally = rig.under(true, || {
         // SAFETY: dst + size and from + size lie in the area, src + size in the source.
-        unsafe { libc::memcpy(base.wrapping_add(dst).cast(), source.as_ptr().wrapping_add(src).cast::<c_void>(), size) };
+        unsafe {
+            libc::memcpy(base.wrapping_add(dst).cast(), source.as_ptr().wrapping_add(src).cast::<c_void>(), size)
+        };
     });
     shadow[dst..dst + size].copy_from_slice(&source[src..src + size]);
     same("memcpy", tally, shadow);
@@ -82,6 +84,11 @@ fn the_other_implementations_too() {
             .env(CHILD, "97")
             .output()
             .expect("child");
-        assert!(out.status.success(), "{v}:\n{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        assert!(
+            out.status.success(),
+            "{v}:\n{}{}",
+            String::from_utf8_lossy(&out.stdout),
+            String::from_utf8_lossy(&out.stderr)
+        );
     }
 }

@@ -7,7 +7,8 @@ use crate::rig::{AREA, Rig};
 use iced_x86::{Decoder, DecoderOptions};
 
 fn one(rng: &mut Rng, rig: &Rig, seed: u64) -> u64 {
-    let (size, prefix): (u64, &[u8]) = [(1, &[][..]), (2, &[0x66][..]), (4, &[][..]), (8, &[0x48][..])][rng.below(4) as usize];
+    let (size, prefix): (u64, &[u8]) =
+        [(1, &[][..]), (2, &[0x66][..]), (4, &[][..]), (8, &[0x48][..])][rng.below(4) as usize];
     let movs = rng.one_in(2);
     let rep = rng.below(4);
     let gs = movs && rng.one_in(8);

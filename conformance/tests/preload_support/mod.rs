@@ -42,7 +42,13 @@ pub fn app(name: &str, args: &[&str]) -> PathBuf {
     let source = root().join("conformance/apps").join(format!("{name}.c"));
     // Tests run at once: each compiles for itself and the last one wins.
     let own = dir.join(format!("{name}.{}.{:?}", std::process::id(), std::thread::current().id()));
-    let cc = Command::new("cc").args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-o"]).arg(&own).arg(source).arg("-pthread").args(args).status();
+    let cc = Command::new("cc")
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-o"])
+        .arg(&own)
+        .arg(source)
+        .arg("-pthread")
+        .args(args)
+        .status();
     assert!(cc.expect("run cc").success(), "cannot compile {name}.c");
     std::fs::rename(&own, &out).expect("put the program in its place");
     out
@@ -75,7 +81,8 @@ pub fn text(bytes: &[u8]) -> String {
 
 /// True when a program is installed; says so when it is not.
 pub fn installed(program: &str) -> bool {
-    let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output().is_ok_and(|o| o.status.success());
+    let found =
+        Command::new("sh").args(["-c", &format!("command -v {program}")]).output().is_ok_and(|o| o.status.success());
     if !found {
         eprintln!("skipped: {program} is not installed");
     }

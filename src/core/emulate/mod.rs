@@ -17,7 +17,13 @@
 //! Atomicity: `emulate` reads and stores through separate calls of [`Memory`]. The caller must serialise the emulations
 //! that can reach the same bytes, for example by a lock held over the call; then locked instructions of all threads whose
 //! stores are emulated are atomic towards each other.
-#![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::arithmetic_side_effects, clippy::panic)]
+#![deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::panic
+)]
 
 mod alu;
 mod operand;
@@ -160,7 +166,10 @@ impl<E: Memory> Cx<'_, E> {
 
     /// Instructions whose first operand is memory.
     fn plain(&mut self) -> Exec {
-        if self.ins.op_count() > 1 && self.ins.op1_kind() == OpKind::Register && self.ins.op1_register().is_vector_register() {
+        if self.ins.op_count() > 1
+            && self.ins.op1_kind() == OpKind::Register
+            && self.ins.op1_register().is_vector_register()
+        {
             return self.vector();
         }
         match self.ins.mnemonic() {

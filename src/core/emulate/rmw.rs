@@ -149,7 +149,26 @@ impl<E: Memory> Cx<'_, E> {
 fn is_modify(m: M) -> bool {
     matches!(
         m,
-        M::Add | M::Adc | M::Sub | M::Sbb | M::And | M::Or | M::Xor | M::Inc | M::Dec | M::Not | M::Neg
-            | M::Shl | M::Sal | M::Shr | M::Sar | M::Rol | M::Ror | M::Rcl | M::Rcr | M::Shld | M::Shrd
+        M::Add
+            | M::Adc
+            | M::Sub
+            | M::Sbb
+            | M::And
+            | M::Or
+            | M::Xor
+            | M::Inc
+            | M::Dec
+            | M::Not
+            | M::Neg
+            | M::Shl
+            | M::Sal
+            | M::Shr
+            | M::Sar
+            | M::Rol
+            | M::Ror
+            | M::Rcl
+            | M::Rcr
+            | M::Shld
+            | M::Shrd
     )
 }

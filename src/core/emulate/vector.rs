@@ -36,19 +36,51 @@ enum Fit {
 /// The shape of an instruction, and the bytes of the element one mask bit stands for.
 fn shape(m: M) -> Option<(Shape, usize)> {
     Some(match m {
-        M::Movups | M::Movupd | M::Movdqu | M::Movss | M::Movd | M::Movq | M::Movlps | M::Movlpd | M::Movntss
-        | M::Movntsd | M::Vmovdqu | M::Vmovd | M::Vmovq | M::Vmovlps | M::Vmovlpd | M::Movsd => (Shape::Low, 1),
+        M::Movups
+        | M::Movupd
+        | M::Movdqu
+        | M::Movss
+        | M::Movd
+        | M::Movq
+        | M::Movlps
+        | M::Movlpd
+        | M::Movntss
+        | M::Movntsd
+        | M::Vmovdqu
+        | M::Vmovd
+        | M::Vmovq
+        | M::Vmovlps
+        | M::Vmovlpd
+        | M::Movsd => (Shape::Low, 1),
         M::Vmovdqu8 => (Shape::Low, 1),
         M::Vmovdqu16 | M::Vmovsh | M::Vmovw => (Shape::Low, 2),
         M::Vmovups | M::Vmovdqu32 | M::Vmovss => (Shape::Low, 4),
         M::Vmovupd | M::Vmovdqu64 | M::Vmovsd => (Shape::Low, 8),
-        M::Movaps | M::Movapd | M::Movdqa | M::Movntps | M::Movntpd | M::Movntdq | M::Vmovdqa | M::Vmovntps
-        | M::Vmovntpd | M::Vmovntdq => (Shape::Aligned, 1),
+        M::Movaps
+        | M::Movapd
+        | M::Movdqa
+        | M::Movntps
+        | M::Movntpd
+        | M::Movntdq
+        | M::Vmovdqa
+        | M::Vmovntps
+        | M::Vmovntpd
+        | M::Vmovntdq => (Shape::Aligned, 1),
         M::Vmovaps | M::Vmovdqa32 => (Shape::Aligned, 4),
         M::Vmovapd | M::Vmovdqa64 => (Shape::Aligned, 8),
         M::Movhps | M::Movhpd | M::Vmovhps | M::Vmovhpd => (Shape::High, 1),
-        M::Pextrb | M::Pextrw | M::Pextrd | M::Pextrq | M::Extractps | M::Vpextrb | M::Vpextrw | M::Vpextrd
-        | M::Vpextrq | M::Vextractps | M::Vextractf128 | M::Vextracti128 => (Shape::Part, 1),
+        M::Pextrb
+        | M::Pextrw
+        | M::Pextrd
+        | M::Pextrq
+        | M::Extractps
+        | M::Vpextrb
+        | M::Vpextrw
+        | M::Vpextrd
+        | M::Vpextrq
+        | M::Vextractps
+        | M::Vextractf128
+        | M::Vextracti128 => (Shape::Part, 1),
         M::Vextractf32x4 | M::Vextracti32x4 | M::Vextractf32x8 | M::Vextracti32x8 => (Shape::Part, 4),
         M::Vextractf64x2 | M::Vextracti64x2 | M::Vextractf64x4 | M::Vextracti64x4 => (Shape::Part, 8),
         M::Vmaskmovps | M::Vpmaskmovd => (Shape::SignMasked, 4),

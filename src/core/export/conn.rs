@@ -1,7 +1,7 @@
 //! One connection of a client, as the service thread keeps it.
 
 use super::ClientInfo;
-use crate::base::{Error, Status};
+use crate::base::Status;
 use crate::link::Access;
 use crate::link::embedded::control::{self, Control, GATE_OPEN};
 use crate::link::mgmt::{MAX_FRAME, Message, decode, encode};
@@ -34,7 +34,8 @@ pub(super) enum Phase {
 /// The page shared with one client.
 struct Page {
     map: Mapping,
-    fd: OwnedFd,
+    /// Until it was sent.
+    fd: Option<OwnedFd>,
 }
 
 pub(super) struct Conn {
@@ -55,7 +56,18 @@ pub(super) struct Conn {
 impl Conn {
     pub fn new(id: u64, export: u64, peer: Peer, fd: OwnedFd) -> Conn {
         let since = now();
-        Conn { id, export, phase: Phase::Greeting, peer, access: Access::ReadOnly, gone: false, fd, since, budget: BUDGET, page: None }
+        Conn {
+            id,
+            export,
+            phase: Phase::Greeting,
+            peer,
+            access: Access::ReadOnly,
+            gone: false,
+            fd,
+            since,
+            budget: BUDGET,
+            page: None,
+        }
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -114,7 +126,7 @@ impl Conn {
         let map = Mapping::shared(fd.as_fd(), 0, control::LEN, mem::RW)?;
         map.advise(0, control::LEN, libc::MADV_DONTFORK)?;
         mem::seal(fd.as_fd(), libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL)?;
-        self.page = Some(Page { map, fd });
+        self.page = Some(Page { map, fd: Some(fd) });
         if let Some(c) = self.control() {
             c.init(generation);
         }
@@ -123,7 +135,8 @@ impl Conn {
 
     /// Hands the region over: the message with the home's descriptor and that of the control page.
     pub fn hand_over(&mut self, m: &Message, home: BorrowedFd<'_>) {
-        let sent = self.page.as_ref().map(|p| socket::send(self.fd.as_fd(), &encode(m), &[home, p.fd.as_fd()]));
+        let page = self.page.as_mut().and_then(|p| p.fd.take());
+        let sent = page.map(|fd| socket::send(self.fd.as_fd(), &encode(m), &[home, fd.as_fd()]));
         self.gone = sent.is_none_or(|s| s.is_err());
     }
 
@@ -176,9 +189,4 @@ impl Conn {
     pub fn opened(&mut self, access: Access) {
         (self.access, self.phase, self.since) = (access, Phase::Open, now());
     }
-}
-
-/// An error in a reply to a client.
-pub(super) fn as_message(e: &Error) -> Message {
-    Message::error(e.status, e.to_string())
 }

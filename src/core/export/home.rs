@@ -42,9 +42,11 @@ impl Home {
     /// Fresh zeroed memory.
     pub fn create(len: usize, access: Access) -> Result<Home> {
         let len = round_up_page(len).filter(|n| (PAGE..=isize::MAX as usize).contains(n));
-        let len = len.ok_or_else(|| Error::new(Status::INVALID_ARGUMENT, "allocate memory", "the length is 0 or too large"))?;
+        let len =
+            len.ok_or_else(|| Error::new(Status::INVALID_ARGUMENT, "allocate memory", "the length is 0 or too large"))?;
         let file = File::new(len)?;
-        let map = Mapping::shared(file.fd.as_fd(), 0, len, mem::RW).map_err(|e| fail(Status::NO_RESOURCES, "mmap", e))?;
+        let map =
+            Mapping::shared(file.fd.as_fd(), 0, len, mem::RW).map_err(|e| fail(Status::NO_RESOURCES, "mmap", e))?;
         map.advise(0, len, libc::MADV_DONTFORK).map_err(|e| fail(Status::SYSTEM, "MADV_DONTFORK", e))?;
         let read_only = access == Access::ReadOnly;
         file.seal(read_only)?;
@@ -88,7 +90,8 @@ impl Home {
     /// A descriptor for a client that may only read.
     pub fn read_only_fd(&self) -> std::result::Result<OwnedFd, Errno> {
         // Not /proc/self: that shows the descriptors of the main thread.
-        let path = CString::new(format!("/proc/thread-self/fd/{}", self.file.fd.as_raw_fd())).map_err(|_| Errno::NOENT)?;
+        let path =
+            CString::new(format!("/proc/thread-self/fd/{}", self.file.fd.as_raw_fd())).map_err(|_| Errno::NOENT)?;
         procfs::open(&path, libc::O_RDONLY)
     }
 
@@ -101,7 +104,9 @@ impl Home {
             Ok(f) => Some(f),
             Err(_) if quiesced => None,
             Err(e) => {
-                let why = format!("threads of this process may be writing the memory and cannot be stopped (userfaultfd: {e})");
+                let why = format!(
+                    "threads of this process may be writing the memory and cannot be stopped (userfaultfd: {e})"
+                );
                 let e = Error::new(Status::BUSY, "move the exported memory", why);
                 return Err(e.remedy("stop the writers and revoke again with quiesced = true, or permit userfaultfd"));
             }
@@ -151,7 +156,8 @@ impl Home {
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         let (from, _) = private.forget();
         // SAFETY: moves our fresh mapping over the home's own range.
-        let moved = unsafe { syscall(libc::SYS_mremap, [from as usize, self.len, self.len, flags as usize, self.base, 0]) };
+        let moved =
+            unsafe { syscall(libc::SYS_mremap, [from as usize, self.len, self.len, flags as usize, self.base, 0]) };
         if moved.is_ok()
             && let Some(f) = freeze
         {
@@ -177,7 +183,8 @@ impl File {
     fn new(len: usize) -> Result<File> {
         let fd = mem::memfd(c"libsmc-home", len as u64).map_err(|e| fail(Status::NO_RESOURCES, "memfd_create", e))?;
         // SAFETY: fchmod touches no memory.
-        unsafe { syscall(libc::SYS_fchmod, [fd.as_raw_fd() as usize, 0o600, 0, 0, 0, 0]) }.map_err(|e| fail(Status::SYSTEM, "fchmod", e))?;
+        unsafe { syscall(libc::SYS_fchmod, [fd.as_raw_fd() as usize, 0o600, 0, 0, 0, 0]) }
+            .map_err(|e| fail(Status::SYSTEM, "fchmod", e))?;
         let alias = Mapping::shared(fd.as_fd(), 0, len, mem::RW).map_err(|e| fail(Status::NO_RESOURCES, "mmap", e))?;
         alias.advise(0, len, libc::MADV_DONTFORK).map_err(|e| fail(Status::SYSTEM, "MADV_DONTFORK", e))?;
         let _ = alias.advise(0, len, libc::MADV_DONTDUMP);

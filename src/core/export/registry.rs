@@ -43,7 +43,8 @@ impl Shared {
             if left == 0 {
                 return Status::TIMED_OUT;
             }
-            list = self.changed.wait_timeout(list, Duration::from_nanos(left)).unwrap_or_else(PoisonError::into_inner).0;
+            list =
+                self.changed.wait_timeout(list, Duration::from_nanos(left)).unwrap_or_else(PoisonError::into_inner).0;
         }
         Status::OK
     }

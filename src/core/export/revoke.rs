@@ -14,14 +14,30 @@ use std::os::fd::AsFd;
 const DRAIN_MS: u64 = 1000;
 
 /// Revokes `who` among the clients of `export`, moving its home. `beat` keeps the heartbeats going meanwhile.
-pub(super) fn revoke(home: &mut Home, conns: &mut [Conn], export: u64, who: Who, reason: &str, quiesced: bool, beat: u64) -> Result<()> {
+pub(super) fn revoke(
+    home: &mut Home,
+    conns: &mut [Conn],
+    export: u64,
+    who: Who,
+    reason: &str,
+    quiesced: bool,
+    beat: u64,
+) -> Result<()> {
     let chosen = |c: &Conn| matches!(who, Who::All) || matches!(who, Who::One(id) if id == c.id);
-    let mut clients: Vec<(&mut Conn, bool)> =
-        conns.iter_mut().filter(|c| c.is_client_of(export)).map(|c| { let out = chosen(c); (c, out) }).collect();
+    let mut clients: Vec<(&mut Conn, bool)> = conns
+        .iter_mut()
+        .filter(|c| c.is_client_of(export))
+        .map(|c| {
+            let out = chosen(c);
+            (c, out)
+        })
+        .collect();
     if !clients.iter().any(|(_, out)| *out) {
         return match who {
             Who::All => Ok(()),
-            Who::One(id) => Err(Error::new(Status::NOT_FOUND, format!("revoke client {id}"), "there is no such client (any more)")),
+            Who::One(id) => {
+                Err(Error::new(Status::NOT_FOUND, format!("revoke client {id}"), "there is no such client (any more)"))
+            }
         };
     }
     // The revoked first: from here on he does not wait, and we do not wait for him.

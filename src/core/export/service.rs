@@ -1,10 +1,10 @@
 //! The exporter's thread: owns every socket, memory file and home; the only one that talks to clients.
 
-use super::conn::{Conn, Phase, as_message};
+use super::conn::{Conn, Phase};
 use super::home::Home;
 use super::registry::{Registry, Shared};
-use super::{ExportOptions, Memory};
 use super::revoke::revoke;
+use super::{ExportOptions, Memory};
 use crate::base::{Error, Result, Status};
 use crate::link::Access;
 use crate::link::embedded::control::GATE_REVOKED;
@@ -153,7 +153,9 @@ impl Service {
     fn export(&mut self, name: String, memory: Memory, options: ExportOptions) -> Result<Arc<Shared>> {
         let attempt = || format!("export \"{name}\"");
         let listener = match socket::listen(&address(&name), 128) {
-            Err(Errno(libc::EADDRINUSE)) => return Err(Error::of(Status::EXISTS, attempt()).remedy("see `smc ls` for who has it")),
+            Err(Errno(libc::EADDRINUSE)) => {
+                return Err(Error::of(Status::EXISTS, attempt()).remedy("see `smc ls` for who has it"));
+            }
             r => r.map_err(|e| Error::new(Status::SYSTEM, attempt(), format!("listen: {e}")))?,
         };
         let mut beats = self.beats();
@@ -252,7 +254,9 @@ impl Service {
             (Some(Phase::Ready), Message::Open { name, want }) => return self.open(i, &name, want),
             (Some(Phase::Ready | Phase::Open), Message::List { start }) => self.names(i, start),
             (Some(Phase::Ready | Phase::Open), Message::Ping { token }) => Message::Pong { token },
-            (Some(Phase::Open), Message::DeviceFlush { .. }) => Message::error(Status::NOT_SUPPORTED, "this region is not accelerator memory"),
+            (Some(Phase::Open), Message::DeviceFlush { .. }) => {
+                Message::error(Status::NOT_SUPPORTED, "this region is not accelerator memory")
+            }
             (_, m) => {
                 if let Some(c) = self.conns.get_mut(i) {
                     match m {
@@ -286,7 +290,8 @@ impl Service {
     fn names(&self, i: usize, start: u32) -> Message {
         let uid = self.conns.get(i).map_or(u32::MAX, |c| c.peer.uid);
         let visible = self.exports.iter().filter(|e| e.admits(self.me, uid)).skip(start as usize);
-        let mut regions: Vec<RegionDesc> = visible.take(MAX_NAMES + 1).map(|e| e.describe(&self.conns, e.options.access)).collect();
+        let mut regions: Vec<RegionDesc> =
+            visible.take(MAX_NAMES + 1).map(|e| e.describe(&self.conns, e.options.access)).collect();
         let more = regions.len() > MAX_NAMES;
         regions.truncate(MAX_NAMES);
         Message::Names { next: if more { start.saturating_add(MAX_NAMES as u32) } else { 0 }, regions }
@@ -302,17 +307,34 @@ impl Service {
         } else {
             None
         };
-        let mut desc = host.describe(&self.conns, want);
-        desc.clients += 1;
+        if let Some((status, text)) = refusal {
+            if let Some(c) = self.conns.get_mut(i) {
+                c.refuse(status, text);
+            }
+            return;
+        }
+        let generation = host.home.generation;
+        if let Some(c) = self.conns.get_mut(i) {
+            match c.make_page(generation) {
+                Ok(()) => c.opened(want),
+                Err(e) => return c.refuse(Status::NO_RESOURCES, format!("control page: {e}")),
+            }
+        }
+        // Before the answer: whoever has been told that it is open is in the list.
+        self.publish();
+        self.hand_over(i, want);
+    }
+
+    fn hand_over(&mut self, i: usize, want: Access) {
+        let Some(c) = self.conns.get(i) else { return };
+        let Some(host) = self.exports.iter().find(|e| e.shared.id == c.export) else { return };
+        let opened = Message::Opened { region: host.describe(&self.conns, want) };
         let Some(c) = self.conns.get_mut(i) else { return };
-        match refusal {
-            Some((status, text)) => c.refuse(status, text),
-            None => match hand_over(c, &host.home, desc, want) {
-                Ok(()) => self.publish(),
-                Err(e) => {
-                    c.say(&as_message(&e), &[]);
-                    c.gone = true;
-                }
+        match want {
+            Access::ReadWrite => c.hand_over(&opened, host.home.fd()),
+            Access::ReadOnly => match host.home.read_only_fd() {
+                Ok(fd) => c.hand_over(&opened, fd.as_fd()),
+                Err(e) => c.refuse(Status::NO_RESOURCES, format!("read-only descriptor: {e}")),
             },
         }
     }
@@ -338,16 +360,4 @@ impl Service {
             self.publish();
         }
     }
-}
-
-fn hand_over(c: &mut Conn, home: &Home, region: RegionDesc, want: Access) -> Result<()> {
-    let fail = |e: Errno| Error::new(Status::NO_RESOURCES, "open the region", e.to_string());
-    c.make_page(home.generation).map_err(fail)?;
-    let opened = Message::Opened { region };
-    match want {
-        Access::ReadWrite => c.hand_over(&opened, home.fd()),
-        Access::ReadOnly => c.hand_over(&opened, home.read_only_fd().map_err(fail)?.as_fd()),
-    }
-    c.opened(want);
-    Ok(())
 }

@@ -34,7 +34,14 @@ impl Differ {
     ///
     /// # Safety
     /// `page` and `twin` are valid for 4096 bytes, 64-byte aligned, and nobody else touches `twin`.
-    pub unsafe fn page(self, page: *const u8, twin: *mut u8, len: usize, whole_lines: bool, mut emit: impl FnMut(usize, usize)) {
+    pub unsafe fn page(
+        self,
+        page: *const u8,
+        twin: *mut u8,
+        len: usize,
+        whole_lines: bool,
+        mut emit: impl FnMut(usize, usize),
+    ) {
         let mut open: Option<(usize, usize)> = None;
         let mut add = |from: usize, to: usize| match open {
             Some((s, e)) if e == from => open = Some((s, to)),
@@ -45,8 +52,7 @@ impl Differ {
             }
         };
         for at in (0..len.min(PAGE)).step_by(LINE) {
-            // SAFETY: at is a multiple of 64 below 4096, inside both pages by the caller's promise.
-            let (p, t) = unsafe { (page.add(at), twin.add(at)) };
+            let (p, t) = (page.wrapping_add(at), twin.wrapping_add(at));
             // SAFETY: the line function was chosen for this processor; both lines are inside the pages.
             let mut mask = unsafe { (self.0)(p, t) };
             if len - at < LINE {
@@ -93,8 +99,7 @@ fn line_avx512(page: *const u8, twin: *mut u8) -> u64 {
 fn line_avx2(page: *const u8, twin: *mut u8) -> u64 {
     let mut mask = 0u64;
     for half in 0..2usize {
-        // SAFETY: both halves of a 64-byte line, by the contract of LineFn.
-        let (p, t) = unsafe { (page.add(half * 32), twin.add(half * 32)) };
+        let (p, t) = (page.wrapping_add(half * 32), twin.wrapping_add(half * 32));
         // SAFETY: 32 readable bytes.
         let a = unsafe { _mm256_loadu_si256(p.cast()) };
         // SAFETY: 32 readable bytes.
@@ -109,17 +114,16 @@ fn line_avx2(page: *const u8, twin: *mut u8) -> u64 {
     mask
 }
 
-unsafe fn line_sse2(page: *const u8, twin: *mut u8) -> u64 {
+#[target_feature(enable = "sse2")]
+fn line_sse2(page: *const u8, twin: *mut u8) -> u64 {
     let mut mask = 0u64;
     for q in 0..4usize {
-        // SAFETY: the four quarters of a 64-byte line, by the contract of LineFn.
-        let (p, t) = unsafe { (page.add(q * 16), twin.add(q * 16)) };
+        let (p, t) = (page.wrapping_add(q * 16), twin.wrapping_add(q * 16));
         // SAFETY: 16 readable bytes.
         let a = unsafe { _mm_loadu_si128(p.cast()) };
         // SAFETY: 16 readable bytes.
         let b = unsafe { _mm_loadu_si128(t.cast()) };
-        // SAFETY: SSE2 is part of x86-64.
-        let m = unsafe { !_mm_movemask_epi8(_mm_cmpeq_epi8(a, b)) } as u64 & 0xffff;
+        let m = !_mm_movemask_epi8(_mm_cmpeq_epi8(a, b)) as u64 & 0xffff;
         if m != 0 {
             // SAFETY: 16 writable bytes.
             unsafe { _mm_storeu_si128(t.cast(), a) };

@@ -127,7 +127,9 @@ mod tests {
             let mut seen = vec![from];
             let mut i = 0;
             while let Some(&s) = seen.get(i) {
-                seen.extend(EVENTS.iter().filter_map(|e| next(s, *e)).filter(|n| !seen.contains(n)).collect::<Vec<_>>());
+                seen.extend(
+                    EVENTS.iter().filter_map(|e| next(s, *e)).filter(|n| !seen.contains(n)).collect::<Vec<_>>(),
+                );
                 i += 1;
             }
             assert!(State::ALL.iter().all(|s| seen.contains(s)), "{from:?} reaches only {seen:?}");

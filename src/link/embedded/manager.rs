@@ -64,7 +64,8 @@ impl Manager {
 
     pub fn list(&self, deadline: Deadline) -> Result<Vec<RegionInfo>, Error> {
         let attempt = || "list exported regions".to_owned();
-        let listed = names::list_local().map_err(|e| Error::new(Status::SYSTEM, attempt(), format!("/proc/net/unix: {e}")))?;
+        let listed =
+            names::list_local().map_err(|e| Error::new(Status::SYSTEM, attempt(), format!("/proc/net/unix: {e}")))?;
         let (reply, answers) = channel();
         for entry in &listed {
             let purpose = Purpose::List { found: Vec::new(), reply: reply.clone() };
@@ -87,7 +88,9 @@ impl Manager {
         if running.is_none() {
             let (queue, rx) = channel();
             let (table, trusted) = (self.table.clone(), self.trusted.clone());
-            let body = move |wake| Loop { table, trusted, rx, wake, sessions: Vec::new(), closed: Vec::new(), stop: false }.run();
+            let body = move |wake| {
+                Loop { table, trusted, rx, wake, sessions: Vec::new(), closed: Vec::new(), stop: false }.run()
+            };
             let thread = thread::spawn("smc-link", body)
                 .map_err(|e| Error::new(Status::NO_RESOURCES, attempt(), format!("cannot start a thread: {e}")))?;
             *running = Some(Running { thread, queue });
@@ -166,7 +169,8 @@ impl Loop {
 
     fn timeout_ms(&mut self, beat: u64) -> u64 {
         let table = self.table.clone();
-        let busy = !self.closed.is_empty() || self.sessions.iter_mut().any(|s| !s.settle(&table) || (s.waiting() && s.fd().is_none()));
+        let busy = !self.closed.is_empty()
+            || self.sessions.iter_mut().any(|s| !s.settle(&table) || (s.waiting() && s.fd().is_none()));
         if busy {
             return BUSY_MS;
         }

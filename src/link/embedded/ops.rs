@@ -120,7 +120,9 @@ pub(super) fn atomic(table: &Table, key: RegionKey, off: u64, op: AtomicOp, dead
             AtomicOp::Load => word.load(SeqCst),
             AtomicOp::Store(v) => word.swap(v, SeqCst),
             AtomicOp::FetchAdd(v) => word.fetch_add(v, SeqCst),
-            AtomicOp::CompareSwap { expected, new } => word.compare_exchange(expected, new, SeqCst, SeqCst).unwrap_or_else(|v| v),
+            AtomicOp::CompareSwap { expected, new } => {
+                word.compare_exchange(expected, new, SeqCst, SeqCst).unwrap_or_else(|v| v)
+            }
         }
     })
 }

@@ -14,10 +14,21 @@ use std::sync::mpsc::Sender;
 
 /// What the caller asked for, and where the answer goes.
 pub(super) enum Purpose {
-    Open { name: String, want: Access, reply: Sender<Result<Opened, Error>> },
-    List { found: Vec<RegionInfo>, reply: Sender<Vec<RegionInfo>> },
+    Open {
+        name: String,
+        want: Access,
+        reply: Sender<Result<Opened, Error>>,
+    },
+    List {
+        found: Vec<RegionInfo>,
+        reply: Sender<Vec<RegionInfo>>,
+    },
     /// The open was answered; the session lives on for its region.
-    Live { key: RegionKey, beat: u64, pending: Option<(Mapping, u64)> },
+    Live {
+        key: RegionKey,
+        beat: u64,
+        pending: Option<(Mapping, u64)>,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -91,7 +102,10 @@ impl Session {
         };
         let peer = socket::peer(fd.as_fd()).map_err(|e| self.error(Status::SYSTEM, format!("SO_PEERCRED: {e}")))?;
         if !trusted(peer.uid) {
-            let why = format!("the exporter (process {}) runs as user {}, whom this process does not trust", peer.pid, peer.uid);
+            let why = format!(
+                "the exporter (process {}) runs as user {}, whom this process does not trust",
+                peer.pid, peer.uid
+            );
             return Err(self.error(Status::PERMISSION, why).remedy("run the exporter as your own user or as root"));
         }
         self.fd = Some(fd);
@@ -101,7 +115,11 @@ impl Session {
 
     fn say(&self, m: &Message) -> Outcome {
         let Some(fd) = &self.fd else { return Ok(()) };
-        socket::send(fd.as_fd(), &mgmt::encode(m), &[]).map_err(|e| self.error(Status::PEER_DEAD, format!("send: {e}")))
+        match socket::send(fd.as_fd(), &mgmt::encode(m), &[]) {
+            // He has closed; what he said before that (why he refuses) is still to be read, and then the end.
+            Ok(()) | Err(Errno(libc::EPIPE | libc::ECONNRESET)) => Ok(()),
+            Err(e) => Err(self.error(Status::PEER_DEAD, format!("send: {e}"))),
+        }
     }
 
     /// Ends the session with an error for whoever waits for it.
@@ -117,7 +135,11 @@ impl Session {
 
     /// The caller's time is up.
     pub fn expire(&mut self) {
-        let why = if self.phase == Phase::Connecting { "too many clients wait for it" } else { "the exporter did not answer in time" };
+        let why = if self.phase == Phase::Connecting {
+            "too many clients wait for it"
+        } else {
+            "the exporter did not answer in time"
+        };
         self.fail(self.error(Status::TIMED_OUT, why));
     }
 
@@ -129,6 +151,8 @@ impl Session {
             let mut buf = [0u8; MAX_FRAME];
             let result = match socket::recv(fd.as_fd(), &mut buf, true) {
                 Err(Errno::AGAIN) => return,
+                // Said once, when he closed without reading all we sent; his last words come after it.
+                Err(Errno(libc::ECONNRESET)) => continue,
                 Err(Errno(libc::EMSGSIZE | libc::EPROTO)) => Err(self.error(Status::PROTOCOL, "oversized message")),
                 Err(e) => Err(self.error(Status::PEER_DEAD, format!("receive: {e}"))),
                 Ok(r) if r.len == 0 => Err(self.error(Status::PEER_DEAD, "the exporter has closed the connection")),
@@ -227,8 +251,10 @@ impl Session {
         if seals.is_none_or(|s| s & libc::F_SEAL_SHRINK == 0) || size.is_none_or(|s| s < len) {
             return Err(self.error(Status::PROTOCOL, "memory that is not sealed against shrinking"));
         }
-        let map = Mapping::shared(fd.as_fd(), 0, bytes, prot).map_err(|e| self.error(Status::NO_RESOURCES, format!("mmap: {e}")))?;
-        map.advise(0, bytes, libc::MADV_DONTFORK).map_err(|e| self.error(Status::SYSTEM, format!("MADV_DONTFORK: {e}")))?;
+        let map = Mapping::shared(fd.as_fd(), 0, bytes, prot)
+            .map_err(|e| self.error(Status::NO_RESOURCES, format!("mmap: {e}")))?;
+        map.advise(0, bytes, libc::MADV_DONTFORK)
+            .map_err(|e| self.error(Status::SYSTEM, format!("MADV_DONTFORK: {e}")))?;
         // Only a nicety: a core dump shall not hold other people's memory.
         let _ = map.advise(0, bytes, libc::MADV_DONTDUMP);
         Ok(map)
@@ -291,12 +317,16 @@ impl Session {
 
 fn mem_seals(fd: &OwnedFd) -> Option<i32> {
     // SAFETY: F_GET_SEALS touches no memory.
-    let r = unsafe { crate::sys::errno::syscall(libc::SYS_fcntl, [fd.as_raw_fd() as usize, libc::F_GET_SEALS as usize, 0, 0, 0, 0]) };
+    let r = unsafe {
+        crate::sys::errno::syscall(libc::SYS_fcntl, [fd.as_raw_fd() as usize, libc::F_GET_SEALS as usize, 0, 0, 0, 0])
+    };
     r.ok().map(|s| s as i32)
 }
 
 fn mem_size(fd: &OwnedFd) -> Option<u64> {
     // SAFETY: lseek touches no memory; nobody uses the file's position.
-    let r = unsafe { crate::sys::errno::syscall(libc::SYS_lseek, [fd.as_raw_fd() as usize, 0, libc::SEEK_END as usize, 0, 0, 0]) };
+    let r = unsafe {
+        crate::sys::errno::syscall(libc::SYS_lseek, [fd.as_raw_fd() as usize, 0, libc::SEEK_END as usize, 0, 0, 0])
+    };
     r.ok().map(|s| s as u64)
 }

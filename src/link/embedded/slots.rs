@@ -127,7 +127,14 @@ impl Table {
     }
 
     /// Fills a free slot and publishes it. Manager thread only.
-    pub fn install(&self, home: Mapping, generation: u64, control: Mapping, len: u64, writable: bool) -> Option<RegionKey> {
+    pub fn install(
+        &self,
+        home: Mapping,
+        generation: u64,
+        control: Mapping,
+        len: u64,
+        writable: bool,
+    ) -> Option<RegionKey> {
         let (i, slot) = self.slots.iter().enumerate().find(|(_, s)| s.is_free())?;
         let n = slot.opened.load(SeqCst).wrapping_add(1) & (u32::MAX >> INDEX_BITS);
         let n = n.max(1);

@@ -259,7 +259,15 @@ mod tests {
     fn region() -> impl Strategy<Value = RegionDesc> {
         let kinds = prop_oneof![Just(MemoryKind::System), Just(MemoryKind::Pinned), Just(MemoryKind::Device)];
         ("[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}", any::<u64>(), access(), kinds, any::<u32>(), any::<u32>(), any::<u64>())
-            .prop_map(|(name, len, access, kind, pid, clients, generation)| RegionDesc { name, len, access, kind, pid, clients, generation })
+            .prop_map(|(name, len, access, kind, pid, clients, generation)| RegionDesc {
+                name,
+                len,
+                access,
+                kind,
+                pid,
+                clients,
+                generation,
+            })
     }
     fn access() -> impl Strategy<Value = Access> {
         prop_oneof![Just(Access::ReadOnly), Just(Access::ReadWrite)]
@@ -270,7 +278,8 @@ mod tests {
             (any::<u16>(), any::<u32>()).prop_map(|(version, pid)| Message::Welcome { version, pid }),
             (any::<i32>(), ".{0,100}").prop_map(|(s, text)| Message::Error { status: Status(s), text }),
             any::<u32>().prop_map(|start| Message::List { start }),
-            (any::<u32>(), proptest::collection::vec(region(), 0..=MAX_NAMES)).prop_map(|(next, regions)| Message::Names { next, regions }),
+            (any::<u32>(), proptest::collection::vec(region(), 0..=MAX_NAMES))
+                .prop_map(|(next, regions)| Message::Names { next, regions }),
             ("[a-z][a-z.]{0,9}", access()).prop_map(|(name, want)| Message::Open { name, want }),
             region().prop_map(|region| Message::Opened { region }),
             Just(Message::Close),
@@ -329,7 +338,15 @@ mod tests {
 
     #[test]
     fn the_largest_messages_fit() {
-        let d = RegionDesc { name: "n".repeat(MAX_NAME), len: 0, access: Access::ReadOnly, kind: MemoryKind::System, pid: 0, clients: 0, generation: 0 };
+        let d = RegionDesc {
+            name: "n".repeat(MAX_NAME),
+            len: 0,
+            access: Access::ReadOnly,
+            kind: MemoryKind::System,
+            pid: 0,
+            clients: 0,
+            generation: 0,
+        };
         assert!(encode(&Message::Names { next: 0, regions: vec![d; MAX_NAMES] }).len() <= MAX_FRAME);
         let long = Message::Revoked { reason: "ä".repeat(4000) };
         assert!(decode(&encode(&long)).is_ok());
