@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
@@ -34,6 +34,25 @@ impl Signals {
         let s = unsafe { libc::sigtimedwait(&raw const self.0, std::ptr::null_mut(), &raw const t) };
         (s > 0).then_some(s)
     }
+}
+
+/// True when this process was started with `signal` ignored, as by nohup.
+pub fn ignored(signal: i32) -> bool {
+    let mut old = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: old is a live out buffer; no action is set.
+    unsafe { libc::sigaction(signal, std::ptr::null(), old.as_mut_ptr()) };
+    // SAFETY: zeroed, then filled by the call; every bit pattern is a valid sigaction.
+    unsafe { old.assume_init() }.sa_sigaction == libc::SIG_IGN
+}
+
+/// Takes over a descriptor that this process was started with. To be called before it opens anything itself.
+pub fn inherited(fd: i32) -> std::io::Result<File> {
+    // SAFETY: sets a flag of a descriptor; a bad one is refused.
+    if unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: it is open, and nothing in this process has opened it: it was given to us.
+    Ok(unsafe { File::from_raw_fd(fd) })
 }
 
 /// Locks a file for this process alone; false when another has it. Ends when the file is closed.

@@ -205,7 +205,7 @@ fn shmem_huge() -> Row {
 fn vector() -> Row {
     let (avx512, avx2) = (is_x86_feature_detected!("avx512bw"), is_x86_feature_detected!("avx2"));
     let value = if avx512 { "AVX-512BW" } else if avx2 { "AVX2" } else { "SSE2" };
-    Row::new("vector unit", Verdict::Ok, value, "compares pages with their twins; each level is about 1.5 times faster than the one below")
+    Row::new("vector unit", Verdict::Ok, value, "what finds the changed bytes of a page")
 }
 
 fn not_examined(what: &'static str) -> Row {

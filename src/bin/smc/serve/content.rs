@@ -19,9 +19,6 @@ const STEP: usize = 4 << 20;
 /// Unit of comparison and of writing back.
 const BLOCK: usize = 4096;
 
-/// Named in the error when nothing has been written yet.
-const JOURNAL: &str = "the journal";
-
 /// A file and the memory that holds its content.
 pub struct Content {
     path: PathBuf,
@@ -125,10 +122,13 @@ impl Content {
         let runs = self.changed().map_err(|e| cannot(attempt(), e))?;
         let changed: usize = runs.iter().map(|(s, e)| e - s).sum();
         if changed > 0 {
-            self.apply(&runs).map_err(|(why, e)| {
-                let remedy = "free space on its file system before the next start; the changes are lost";
-                cannot(attempt(), format!("{why}: {e}")).remedy(if why == JOURNAL { remedy } else { "serve it again to complete it" })
-            })?;
+            let again = "serve it again to complete it";
+            let journal = journal::path(&self.path);
+            let kept = self.keep(&journal, &runs);
+            self.apply(&runs).map_err(|e| cannot(attempt(), e).remedy(if kept { again } else { "" }))?;
+            if kept {
+                journal::remove(&journal).map_err(|e| cannot(format!("remove {}", journal.display()), e))?;
+            }
         }
         if json {
             out::json(&json!({"event": "written-back", "file": self.path.display().to_string(), "bytes": changed}));
@@ -166,22 +166,28 @@ impl Content {
         Ok(runs)
     }
 
-    /// Journal, file, journal away. An error says which of them failed.
-    fn apply(&self, runs: &[(usize, usize)]) -> Result<(), (&'static str, std::io::Error)> {
+    /// Writes the journal. Without room for one the file is changed all the same: then a crash could leave it half
+    /// changed, but what clients have stored is worth more than the order.
+    fn keep(&self, journal: &Path, runs: &[(usize, usize)]) -> bool {
         // SAFETY: called after the export has ended.
         let bytes = unsafe { self.bytes() };
-        let journal = journal::path(&self.path);
-        if let Err(e) = journal::write(&journal, &self.file, bytes, runs) {
-            // Without a journal the file stays as it was.
-            let _ = std::fs::remove_file(&journal);
-            return Err((JOURNAL, e));
+        match journal::write(journal, &self.file, bytes, runs) {
+            Ok(()) => true,
+            Err(e) => {
+                let _ = std::fs::remove_file(journal);
+                eprintln!("smc: warning: cannot write the journal {}: {e}; writing without one", journal.display());
+                false
+            }
         }
-        let in_place = |e| ("the file", e);
+    }
+
+    fn apply(&self, runs: &[(usize, usize)]) -> std::io::Result<()> {
+        // SAFETY: called after the export has ended.
+        let bytes = unsafe { self.bytes() };
         for (s, e) in runs {
-            self.file.write_all_at(bytes.get(*s..*e).unwrap_or_default(), *s as u64).map_err(in_place)?;
+            self.file.write_all_at(bytes.get(*s..*e).unwrap_or_default(), *s as u64)?;
         }
-        self.file.sync_all().map_err(in_place)?;
-        journal::remove(&journal).map_err(|e| ("the removal of the journal", e))
+        self.file.sync_all()
     }
 }
 
