@@ -17,12 +17,19 @@ fn serve_says_when_it_is_ready_and_ls_lists_it() {
     assert_eq!(s.line(), format!("serving {a} 1048576 bytes pid {}", s.pid));
     assert_eq!(s.line(), format!("serving {b} 8192 bytes pid {}", s.pid));
     let listed = json(&run(&["ls", "--json"]));
-    let find = |name: &str| listed.as_array().expect("an array").iter().find(|r| r["name"] == name).expect("listed").clone();
-    assert_eq!((&find(&a)["bytes"], &find(&a)["access"], &find(&a)["clients"]), (&1048576.into(), &"read-only".into(), &0.into()));
+    let find =
+        |name: &str| listed.as_array().expect("an array").iter().find(|r| r["name"] == name).expect("listed").clone();
+    assert_eq!(
+        (&find(&a)["bytes"], &find(&a)["access"], &find(&a)["clients"]),
+        (&1048576.into(), &"read-only".into(), &0.into())
+    );
     assert_eq!(find(&b)["pid"], s.pid);
     let table = text(&run(&["ls"]).stdout);
     let row = table.lines().find(|l| l.starts_with(&format!("{a} "))).expect("a row");
-    assert_eq!(row.split_whitespace().collect::<Vec<_>>(), [&a, "1", "MiB", "read-only", "system", "0", &s.pid.to_string()]);
+    assert_eq!(
+        row.split_whitespace().collect::<Vec<_>>(),
+        [&a, "1", "MiB", "read-only", "system", "0", &s.pid.to_string()]
+    );
     let (status, rest, err) = s.end(libc::SIGTERM);
     assert_eq!((status, &*rest, &*err), (Some(0), "", ""));
     assert!(!text(&run(&["ls"]).stdout).contains(&a));
@@ -35,7 +42,10 @@ fn a_taken_name_is_an_error_of_one_line() {
     s.line();
     let out = run(&["serve", "--name", &name, "--size", "4K"]);
     assert_eq!(out.status.code(), Some(1));
-    assert_eq!(text(&out.stderr), format!("smc: cannot export \"{name}\": the name is taken; see `smc ls` for who has it\n"));
+    assert_eq!(
+        text(&out.stderr),
+        format!("smc: cannot export \"{name}\": the name is taken; see `smc ls` for who has it\n")
+    );
     assert!(out.stdout.is_empty());
 }
 
@@ -44,14 +54,21 @@ fn serve_tells_who_comes_and_goes() {
     let name = unique("clients");
     let dir = Dir::new();
     let pid_file = dir.path("pid");
-    let mut s = Serve::start(&["--name", &name, "--size", "64K", "--json", "--pid-file", pid_file.to_str().expect("UTF-8")]);
+    let mut s =
+        Serve::start(&["--name", &name, "--size", "64K", "--json", "--pid-file", pid_file.to_str().expect("UTF-8")]);
     let ready = s.event();
-    assert_eq!((&ready["event"], &ready["name"], &ready["bytes"], &ready["pid"]), (&"ready".into(), &name.clone().into(), &65536.into(), &s.pid.into()));
+    assert_eq!(
+        (&ready["event"], &ready["name"], &ready["bytes"], &ready["pid"]),
+        (&"ready".into(), &name.clone().into(), &65536.into(), &s.pid.into())
+    );
     assert_eq!(fs::read_to_string(&pid_file).expect("the pid file").trim(), s.pid.to_string());
     let opts = MapOptions { access: Access::ReadOnly, ..MapOptions::default() };
     let region = engine().open(&PeerName::Local, &name, &opts).expect("open");
     let came = s.event();
-    assert_eq!((&came["event"], &came["pid"], &came["access"]), (&"client-opened".into(), &std::process::id().into(), &"read-only".into()));
+    assert_eq!(
+        (&came["event"], &came["pid"], &came["access"]),
+        (&"client-opened".into(), &std::process::id().into(), &"read-only".into())
+    );
     s.signal(libc::SIGUSR1);
     let list = s.event();
     assert_eq!((&list["event"], &list["clients"][0]["client"]), (&"clients".into(), &came["client"]));
@@ -76,7 +93,10 @@ fn a_file_is_served_and_what_clients_change_comes_back() {
         let other = run(&["serve", "--name", &unique("other"), "--file", file.to_str().expect("UTF-8")]);
         assert!(text(&other.stderr).contains("another process has locked it"), "{other:?}");
         let stores = noise(2 + round as u64, 9000);
-        assert!(change(&name, want.len(), 100_000, &stores) == want, "round {round}: the client saw other bytes than the file's");
+        assert!(
+            change(&name, want.len(), 100_000, &stores) == want,
+            "round {round}: the client saw other bytes than the file's"
+        );
         want[100_000..109_000].copy_from_slice(&stores);
         let (status, rest, err) = s.end(end);
         // Bytes 100000..109000 lie in the blocks 24 to 26.
@@ -135,7 +155,9 @@ fn an_interrupted_write_back_is_completed() {
     bytes.extend(&new);
     let mut sum = 0xcbf2_9ce4_8422_2325u64;
     for word in bytes.chunks(8) {
-        sum = (sum ^ u64::from_le_bytes(word.try_into().expect("8 bytes"))).wrapping_mul(0x0100_0000_01b3).rotate_left(23);
+        sum = (sum ^ u64::from_le_bytes(word.try_into().expect("8 bytes")))
+            .wrapping_mul(0x0100_0000_01b3)
+            .rotate_left(23);
     }
     bytes.extend(sum.to_le_bytes());
     let serve = |extra: &[&str]| {
@@ -154,7 +176,9 @@ fn an_interrupted_write_back_is_completed() {
     assert!(text(&refused.stderr).contains("an interrupted write-back waits"), "{refused:?}");
     assert!(serve(&[]).contains("completed an interrupted write-back"));
     let got = fs::read(&file).expect("read");
-    assert!(got[8192..12_288] == new && got[..8192] == old[..8192] && got[12_288..] == old[12_288..] && !journal.exists());
+    assert!(
+        got[8192..12_288] == new && got[..8192] == old[..8192] && got[12_288..] == old[12_288..] && !journal.exists()
+    );
     bytes[8] ^= 1;
     fs::write(&journal, &bytes).expect("write");
     let other = run(&["serve", "--name", &unique("other"), "--file", file.to_str().expect("UTF-8")]);
@@ -217,6 +241,7 @@ fn readiness_is_told_on_a_descriptor() {
     unsafe { libc::kill(c.id() as i32, libc::SIGTERM) };
     let _ = c.wait();
     assert!(said.starts_with(&format!("serving {name} 4096 bytes pid ")), "{said}");
-    let bad = output(limited("sh", &["-c", &format!("{} serve --name {name} --size 4K --ready-fd 77", tool().display())]));
+    let bad =
+        output(limited("sh", &["-c", &format!("{} serve --name {name} --size 4K --ready-fd 77", tool().display())]));
     assert!(bad.status.code() == Some(1) && text(&bad.stderr).starts_with("smc: cannot use descriptor 77"), "{bad:?}");
 }

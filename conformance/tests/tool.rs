@@ -13,8 +13,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
-use tool_support::{Dir, Serve, as_nobody, change, engine, json, run, smc, tool, unique};
+use tool_support::{Dir, Serve, as_nobody, change, copy, engine, json, posted, run, smc, tool, unique};
 
 #[test]
 fn wrong_usage_is_status_2() {
@@ -42,21 +41,6 @@ fn every_subcommand_has_help_with_examples() {
     }
 }
 
-/// This process's region `name` as `smc stat` shows it, once `ready` likes it.
-fn posted(name: &str, ready: impl Fn(&Value) -> bool) -> Value {
-    let me = std::process::id().to_string();
-    let end = Instant::now() + Duration::from_secs(10);
-    loop {
-        let all = json(&run(&["stat", &me, "--json"]));
-        let found = all[0]["regions"].as_array().and_then(|r| r.iter().find(|r| r["name"] == name && ready(r)).cloned());
-        if let Some(r) = found {
-            return r;
-        }
-        assert!(Instant::now() < end, "{name} is never shown like that");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
 #[test]
 fn stat_shows_this_process() {
     let name = unique("stat");
@@ -74,7 +58,10 @@ fn stat_shows_this_process() {
     for (n, v) in counters {
         assert_eq!(r["counters"][n], v, "{n}");
     }
-    assert_eq!((&r["open"], &r["status"], &r["bytes"], &r["policy"]), (&true.into(), &"OK".into(), &1048576.into(), &"byte".into()));
+    assert_eq!(
+        (&r["open"], &r["status"], &r["bytes"], &r["policy"]),
+        (&true.into(), &"OK".into(), &1048576.into(), &"byte".into())
+    );
     assert_eq!(r["backend"], region.backend().name());
     assert!(r["resident"].as_u64().expect("a number") >= 8 * PAGE as u64);
     let me = std::process::id().to_string();
@@ -93,7 +80,8 @@ fn stat_shows_this_process() {
     let of_child = run(&["stat", &child.to_string()]);
     unsafe { libc::kill(child, libc::SIGKILL) };
     unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
-    let pids: Vec<_> = all.as_array().expect("an array").iter().map(|p| p["pid"].as_i64().expect("a pid") as i32).collect();
+    let pids: Vec<_> =
+        all.as_array().expect("an array").iter().map(|p| p["pid"].as_i64().expect("a pid") as i32).collect();
     assert!(pids.contains(&(std::process::id() as i32)) && !pids.contains(&child), "{pids:?}");
     assert!(of_child.status.code() == Some(1) && text(&of_child.stderr).contains("it has no regions"), "{of_child:?}");
 
@@ -106,10 +94,19 @@ fn stat_shows_this_process() {
 #[test]
 fn stat_explains_what_it_cannot_read() {
     let out = run(&["stat", "999999999"]);
-    assert_eq!((out.status.code(), &*text(&out.stderr)), (Some(1), "smc: cannot read the counters of process 999999999: there is no such process\n"));
+    assert_eq!(
+        (out.status.code(), &*text(&out.stderr)),
+        (Some(1), "smc: cannot read the counters of process 999999999: there is no such process\n")
+    );
     // A memory file of the name that is no board, and a board of another version.
     let fake = |bytes: &[u8]| {
-        let mut c = limited("python3", &["-c", "import os,sys\nf=os.memfd_create('libsmc-stats')\nos.write(f,sys.stdin.buffer.read())\nprint(os.getpid(),flush=True)\nos.read(0,1) or __import__('time').sleep(20)"]);
+        let mut c = limited(
+            "python3",
+            &[
+                "-c",
+                "import os,sys\nf=os.memfd_create('libsmc-stats')\nos.write(f,sys.stdin.buffer.read())\nprint(os.getpid(),flush=True)\nos.read(0,1) or __import__('time').sleep(20)",
+            ],
+        );
         let mut child = c.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start python3");
         std::io::Write::write_all(&mut child.stdin.take().expect("stdin"), bytes).expect("write");
         let mut pid = String::new();
@@ -145,7 +142,10 @@ fn doctor_agrees_with_the_engine() {
     for r in report["rows"].as_array().expect("rows") {
         let v = r["verdict"].as_str().expect("a verdict");
         assert!(["ok", "warn", "bad", "unknown"].contains(&v), "{r}");
-        assert!(!r["value"].as_str().expect("a value").is_empty() && !r["meaning"].as_str().expect("a meaning").is_empty(), "{r}");
+        assert!(
+            !r["value"].as_str().expect("a value").is_empty() && !r["meaning"].as_str().expect("a meaning").is_empty(),
+            "{r}"
+        );
     }
     for name in ["HCA", "GPU"] {
         assert_eq!(verdict(&report, name), "unknown");
@@ -159,7 +159,10 @@ fn doctor_under_a_filter_that_refuses_userfaultfd() {
     let filter = app("no_uffd", &[]);
     let out = output(limited(filter.to_str().expect("UTF-8"), &[tool().to_str().expect("UTF-8"), "doctor", "--json"]));
     let report = json(&out);
-    assert_eq!((out.status.code(), &report["backend"], &report["works"]), (Some(0), &"mprotect".into(), &serde_json::json!(["mprotect"])));
+    assert_eq!(
+        (out.status.code(), &report["backend"], &report["works"]),
+        (Some(0), &"mprotect".into(), &serde_json::json!(["mprotect"]))
+    );
     for b in ["thread", "sigbus", "sync"] {
         assert_eq!(verdict(&report, &format!("back end {b}")), "warn");
     }
@@ -197,7 +200,8 @@ fn another_user_is_admitted_by_name_only() {
     let mut s2 = Serve::start(&["--name", &open, "--size", "4K", "--allow-uid", "65534"]);
     s2.line();
     let listed = json(&output(as_nobody(&dir.tool(), &["ls", "--json"])));
-    let answers = |n: &str| listed.as_array().expect("an array").iter().find(|r| r["name"] == n).map(|r| r["answers"].clone());
+    let answers =
+        |n: &str| listed.as_array().expect("an array").iter().find(|r| r["name"] == n).map(|r| r["answers"].clone());
     assert_eq!((answers(&name), answers(&open)), (Some(false.into()), Some(true.into())), "{listed}");
 }
 
@@ -206,7 +210,24 @@ fn run_preloads_and_sets_the_variables() {
     let lib = library().canonicalize().expect("the library");
     let lib = lib.to_str().expect("UTF-8");
     let script = "echo $LD_PRELOAD/$LIBSMC_FAULT/$LIBSMC_RESIDENT/$LIBSMC_WAIT/$LIBSMC_LOG/$LIBSMC_DISABLE; exit 7";
-    let args = ["run", "--lib", lib, "--fault", "uffd-sigbus", "--resident", "1M", "--wait", "9", "--log", "off", "--disable", "--", "sh", "-c", script];
+    let args = [
+        "run",
+        "--lib",
+        lib,
+        "--fault",
+        "uffd-sigbus",
+        "--resident",
+        "1M",
+        "--wait",
+        "9",
+        "--log",
+        "off",
+        "--disable",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
     let out = run(&args);
     assert_eq!((out.status.code(), text(&out.stderr)), (Some(7), String::new()));
     assert_eq!(text(&out.stdout), format!("{lib}/sigbus/1048576/9/off/1\n"));
@@ -225,13 +246,16 @@ fn run_finds_the_library() {
         let dir = Dir::new();
         fs::create_dir(dir.path("bin")).expect("mkdir");
         let smc = dir.path("bin/smc");
-        fs::copy(tool(), &smc).expect("copy");
+        copy(&tool(), &smc);
         let none = output(limited(smc.to_str().expect("UTF-8"), &["run", "true"]));
         assert!(none.status.code() == Some(1) && text(&none.stderr).ends_with("; name it with --lib\n"), "{none:?}");
         let _ = fs::create_dir(dir.path("lib"));
         let at = dir.path(place).join("libsmc.so.1");
-        fs::copy(&lib, &at).expect("copy");
-        let out = output(limited(smc.to_str().expect("UTF-8"), &["run", "--", "sh", "-c", "grep -c libsmc /proc/self/maps >&2; echo $LD_PRELOAD"]));
+        copy(&lib, &at);
+        let out = output(limited(
+            smc.to_str().expect("UTF-8"),
+            &["run", "--", "sh", "-c", "grep -c libsmc /proc/self/maps >&2; echo $LD_PRELOAD"],
+        ));
         assert_eq!(text(&out.stdout).trim(), at.canonicalize().expect("there").to_str().expect("UTF-8"), "{out:?}");
     }
 }
@@ -242,7 +266,16 @@ fn run_reaches_a_region() {
     let mut s = Serve::start(&["--name", &name, "--size", "64K"]);
     s.line();
     change(&name, 8, 0, b"by store");
-    let out = run(&["run", "--lib", library().to_str().expect("UTF-8"), "--", "head", "-c", "8", &format!("/smc/local/{name}")]);
+    let out = run(&[
+        "run",
+        "--lib",
+        library().to_str().expect("UTF-8"),
+        "--",
+        "head",
+        "-c",
+        "8",
+        &format!("/smc/local/{name}"),
+    ]);
     assert_eq!(text(&out.stdout), "by store", "{out:?}");
 }
 
@@ -252,8 +285,11 @@ fn run_says_what_it_cannot_cover() {
     let dir = Dir::new();
     let source = dir.path("hello.c");
     fs::write(&source, "#include <stdio.h>\nint main(void) { puts(\"ran\"); return 0; }\n").expect("write");
-    let cc = |out: &Path, extra: &[&str]| Command::new("cc").arg("-o").arg(out).arg(&source).args(extra).status().is_ok_and(|s| s.success());
-    let try_it = |p: &Path| output(smc(&["run", "--lib", lib.to_str().expect("UTF-8"), "--", p.to_str().expect("UTF-8")]));
+    let cc = |out: &Path, extra: &[&str]| {
+        Command::new("cc").arg("-o").arg(out).arg(&source).args(extra).status().is_ok_and(|s| s.success())
+    };
+    let try_it =
+        |p: &Path| output(smc(&["run", "--lib", lib.to_str().expect("UTF-8"), "--", p.to_str().expect("UTF-8")]));
     let plain = dir.path("plain");
     assert!(cc(&plain, &[]));
     assert_eq!(text(&try_it(&plain).stderr), "");
@@ -264,7 +300,10 @@ fn run_says_what_it_cannot_cover() {
             continue;
         }
         let out = try_it(&p);
-        let said = format!("smc: warning: {} is not covered: it is statically linked, so no library can be loaded into it\n", p.display());
+        let said = format!(
+            "smc: warning: {} is not covered: it is statically linked, so no library can be loaded into it\n",
+            p.display()
+        );
         assert_eq!((&*text(&out.stdout), text(&out.stderr)), ("ran\n", said));
     }
     if unsafe { libc::geteuid() } == 0 {
@@ -278,14 +317,18 @@ fn run_says_what_it_cannot_cover() {
         }
     }
     let out = run(&["run", "--lib", lib.to_str().expect("UTF-8"), "--", "no-such-program-here"]);
-    assert_eq!((out.status.code(), &*text(&out.stderr)), (Some(1), "smc: cannot run no-such-program-here: there is no such program in PATH\n"));
+    assert_eq!(
+        (out.status.code(), &*text(&out.stderr)),
+        (Some(1), "smc: cannot run no-such-program-here: there is no such program in PATH\n")
+    );
 }
 
 #[test]
 fn env_is_the_table_of_the_library() {
     let names: Vec<_> = VARS.iter().map(|v| v.name).collect();
     let listed = json(&run(&["env", "--json"]));
-    let got: Vec<_> = listed.as_array().expect("an array").iter().map(|v| v["name"].as_str().expect("a name")).collect();
+    let got: Vec<_> =
+        listed.as_array().expect("an array").iter().map(|v| v["name"].as_str().expect("a name")).collect();
     assert_eq!(got, names);
     let markdown = text(&run(&["env", "--markdown"]).stdout);
     assert!(names.iter().all(|n| markdown.contains(&format!("| `{n}` |"))), "{markdown}");
@@ -294,39 +337,4 @@ fn env_is_the_table_of_the_library() {
     let out = output(c);
     assert!(text(&out.stdout).contains("LIBSMC_WAIT      -3"), "{out:?}");
     assert!(text(&out.stderr).contains("LIBSMC_WAIT=-3 ignored"), "{out:?}");
-}
-
-/// More regions than places, and a program that closes descriptors it does not know.
-#[test]
-fn the_board_survives_crowds_and_closed_descriptors() {
-    let name = unique("crowd");
-    let mut s = Serve::start(&["--name", &name, "--size", "64K"]);
-    s.line();
-    let open = |window: usize, age: u64| {
-        // Other options are another region.
-        let opts = MapOptions { window, age_ms: age, ..MapOptions::default() };
-        engine().open(&PeerName::Local, &name, &opts).expect("open")
-    };
-    // One after the other: places of closed regions are used again.
-    for i in 0..70 {
-        let r = open(1, 100_000 + i);
-        assert_eq!(r.release(0, 0), Status::OK);
-    }
-    let last = open(2, 0);
-    assert_eq!(last.release(0, 0), Status::OK);
-    posted(&name, |r| r["open"] == true);
-    // All at once: those that find no place are counted.
-    let many: Vec<_> = (0..64).map(|i| open(3, 200_000 + i)).collect();
-    let me = std::process::id().to_string();
-    let end = Instant::now() + Duration::from_secs(10);
-    while json(&run(&["stat", &me, "--json"]))[0]["unlisted"].as_u64().is_none_or(|n| n == 0) {
-        assert!(Instant::now() < end, "nothing is counted as unlisted");
-    }
-    drop(many);
-    // The program closes what it does not know: the region's thread still holds it.
-    let fds = fs::read_dir("/proc/self/fd").expect("own descriptors").filter_map(Result::ok);
-    let board = fds.map(|e| e.path()).find(|p| fs::read_link(p).is_ok_and(|l| l.to_string_lossy().contains("libsmc-stats")));
-    let board: i32 = board.and_then(|p| p.file_name()?.to_str()?.parse().ok()).expect("the board");
-    assert_eq!(unsafe { libc::close(board) }, 0);
-    posted(&name, |r| r["open"] == true && r["counters"]["releases"] == 1);
 }

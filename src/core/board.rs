@@ -314,7 +314,8 @@ fn parse(first: &[u64], second: &[u64]) -> Result<Reading, NotReadable> {
 }
 
 fn posted(field: &dyn Fn(usize) -> u64) -> Posted {
-    let name: Vec<u8> = (0..NAME).flat_map(|i| field(FACTS + COUNTERS + i).to_ne_bytes()).take_while(|b| *b != 0).collect();
+    let name: Vec<u8> =
+        (0..NAME).flat_map(|i| field(FACTS + COUNTERS + i).to_ne_bytes()).take_while(|b| *b != 0).collect();
     let mut counters = Vec::new();
     RegionStats::new().each(|name, meaning, _| counters.push((name, meaning, field(FACTS + counters.len()))));
     Posted {

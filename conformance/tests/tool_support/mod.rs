@@ -73,10 +73,17 @@ impl Dir {
     /// The tool where every user may run it.
     pub fn tool(&self) -> PathBuf {
         let to = self.path("smc");
-        fs::copy(tool(), &to).expect("copy the tool");
+        copy(&tool(), &to);
         fs::set_permissions(&to, fs::Permissions::from_mode(0o755)).expect("let everybody run it");
         to
     }
+}
+
+/// Copies a program. Not in this process: what another test starts meanwhile would hold it open for writing, and a
+/// program that is open for writing cannot be run.
+pub fn copy(from: &Path, to: &Path) {
+    let cp = Command::new("cp").arg("-L").arg(from).arg(to).status();
+    assert!(cp.expect("run cp").success(), "cannot copy {}", from.display());
 }
 
 impl Drop for Dir {
@@ -169,4 +176,20 @@ pub fn as_nobody(program: &Path, args: &[&str]) -> Command {
     }
     let drop = ["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", program];
     limited("setpriv", &[&drop, args].concat())
+}
+
+/// This process's region `name` as `smc stat` shows it, once `ready` likes it.
+pub fn posted(name: &str, ready: impl Fn(&Value) -> bool) -> Value {
+    let me = std::process::id().to_string();
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        let all = json(&run(&["stat", &me, "--json"]));
+        let found =
+            all[0]["regions"].as_array().and_then(|r| r.iter().find(|r| r["name"] == name && ready(r)).cloned());
+        if let Some(r) = found {
+            return r;
+        }
+        assert!(Instant::now() < end, "{name} is never shown like that");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }

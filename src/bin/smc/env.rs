@@ -21,7 +21,9 @@ pub struct Args {
 pub fn run(a: &Args) -> Result<ExitCode, Error> {
     let now = |name: &str| std::env::var_os(name).map(|v| v.to_string_lossy().into_owned());
     if a.json {
-        let all = VARS.iter().map(|v| json!({"name": v.name, "default": v.default, "meaning": v.meaning, "value": now(v.name)}));
+        let all = VARS
+            .iter()
+            .map(|v| json!({"name": v.name, "default": v.default, "meaning": v.meaning, "value": now(v.name)}));
         out::json(&all.collect::<Vec<_>>().into());
         return Ok(ExitCode::SUCCESS);
     }

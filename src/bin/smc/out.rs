@@ -58,5 +58,7 @@ pub fn bytes(n: u64) -> String {
 
 /// A size on the command line.
 pub fn size_arg(s: &str) -> Result<u64, String> {
-    parse_size(s).filter(|n| *n > 0).ok_or_else(|| "expected bytes with an optional suffix: 4096, 64K, 2MiB, 1GiB".into())
+    parse_size(s)
+        .filter(|n| *n > 0)
+        .ok_or_else(|| "expected bytes with an optional suffix: 4096, 64K, 2MiB, 1GiB".into())
 }

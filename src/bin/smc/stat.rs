@@ -20,7 +20,9 @@ use std::time::Duration;
 /// most five times a second; reading them does not disturb anybody. A closed region stays listed until its process needs
 /// the place.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  smc stat\n  smc stat 4711 --watch 1\n  smc stat --json | jq '.[].regions[].counters.faults'")]
+#[command(
+    after_help = "Examples:\n  smc stat\n  smc stat 4711 --watch 1\n  smc stat --json | jq '.[].regions[].counters.faults'"
+)]
 pub struct Args {
     /// One process; otherwise all
     pid: Option<u32>,
@@ -37,7 +39,11 @@ pub struct Args {
 
 fn seconds(s: &str) -> Result<Duration, String> {
     let n: f64 = s.parse().map_err(|_| "expected seconds".to_owned())?;
-    if (0.1..=86_400.0).contains(&n) { Ok(Duration::from_secs_f64(n)) } else { Err("expected 0.1 to 86400 seconds".into()) }
+    if (0.1..=86_400.0).contains(&n) {
+        Ok(Duration::from_secs_f64(n))
+    } else {
+        Err("expected 0.1 to 86400 seconds".into())
+    }
 }
 
 /// One process and its board.
@@ -55,7 +61,8 @@ fn own_pid(pid: u32) -> Option<u32> {
 
 /// The descriptor that is the board: of the process, or, when the program has closed it, of one of our threads.
 fn find(pid: u32) -> std::io::Result<Option<PathBuf>> {
-    let is_board = |p: &Path| fs::read_link(p).is_ok_and(|l| l.to_string_lossy().starts_with(&format!("/memfd:{}", board::FILE)));
+    let is_board =
+        |p: &Path| fs::read_link(p).is_ok_and(|l| l.to_string_lossy().starts_with(&format!("/memfd:{}", board::FILE)));
     let in_table = |dir: PathBuf| -> std::io::Result<Option<PathBuf>> {
         Ok(fs::read_dir(dir)?.filter_map(Result::ok).map(|e| e.path()).find(|p| is_board(p)))
     };
@@ -63,8 +70,8 @@ fn find(pid: u32) -> std::io::Result<Option<PathBuf>> {
         return Ok(Some(p));
     }
     let ours = |t: &Path| fs::read_to_string(t.join("comm")).is_ok_and(|c| c.trim() == "smc-keeper");
-    let mut threads = fs::read_dir(format!("/proc/{pid}/task"))?.filter_map(Result::ok).map(|e| e.path());
-    Ok(threads.find(|t| ours(t)).and_then(|t| in_table(t.join("fd")).ok().flatten()))
+    let threads = fs::read_dir(format!("/proc/{pid}/task"))?.filter_map(Result::ok).map(|e| e.path());
+    Ok(threads.filter(|t| ours(t)).find_map(|t| in_table(t.join("fd")).ok().flatten()))
 }
 
 /// `None` for a process without regions, and for a fork child that only inherited its parent's board.
@@ -118,7 +125,8 @@ fn state(r: &Posted) -> &'static str {
 
 fn as_json(p: &Process) -> Value {
     let region = |r: &Posted| {
-        let counters: serde_json::Map<String, Value> = r.counters.iter().map(|(n, _, v)| ((*n).to_owned(), json!(v))).collect();
+        let counters: serde_json::Map<String, Value> =
+            r.counters.iter().map(|(n, _, v)| ((*n).to_owned(), json!(v))).collect();
         json!({"name": r.name, "open": r.open, "status": r.status.name(), "bytes": r.len, "resident": r.resident,
                "local": r.local, "limit": r.limit, "backend": r.backend.map(|b| b.name()), "policy": policy(r.policy),
                "through": through(r.through), "access": out::access(r.access), "page_unit": r.page_unit,
@@ -137,7 +145,8 @@ fn show(p: &Process, all: bool, last: &Last, step: Option<Duration>) -> String {
         let limit = r.limit.map_or_else(|| "all fits".to_owned(), |l| format!("limit {}", out::bytes(l)));
         let age = clock::now().saturating_sub(r.opened) / 1_000_000_000;
         let back = r.backend.map_or("unknown", |b| b.name());
-        text += &format!("  {}  {}  {}  {}  open {age} s\n", r.name, out::bytes(r.len), out::access(r.access), state(r));
+        text +=
+            &format!("  {}  {}  {}  {}  open {age} s\n", r.name, out::bytes(r.len), out::access(r.access), state(r));
         text += &format!("    resident {}, local memory {} ({limit})\n", out::bytes(r.resident), out::bytes(r.local));
         text += &format!("    back end {back}, policy {}, write-through {}\n", policy(r.policy), through(r.through));
         let mut rows = Vec::new();

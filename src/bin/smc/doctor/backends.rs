@@ -67,7 +67,9 @@ pub fn examine() -> Found {
 fn meaning(b: Backend) -> &'static str {
     match b {
         Backend::Thread => "a thread serves faults; system calls on region pages just work",
-        Backend::Sigbus => "faults are served in the faulting thread: lowest latency; system calls on absent pages are retried by the preloaded library only",
+        Backend::Sigbus => {
+            "faults are served in the faulting thread: lowest latency; system calls on absent pages are retried by the preloaded library only"
+        }
         Backend::Sync => "as above, with write-protect faults delivered one by one: for kernels before 6.7",
         Backend::Mprotect => "SIGSEGV and mprotect in pieces of 64 KiB: works everywhere, slowest, many mappings",
     }
@@ -75,7 +77,9 @@ fn meaning(b: Backend) -> &'static str {
 
 fn remedy(b: Backend) -> &'static str {
     match b {
-        Backend::Thread => "sysctl -w vm.unprivileged_userfaultfd=1, or chmod 666 /dev/userfaultfd; in a container also permit the system call userfaultfd",
+        Backend::Thread => {
+            "sysctl -w vm.unprivileged_userfaultfd=1, or chmod 666 /dev/userfaultfd; in a container also permit the system call userfaultfd"
+        }
         Backend::Sigbus => "a kernel of 6.7 or later that permits the system call userfaultfd",
         Backend::Sync => "a kernel of 5.19 or later that permits the system call userfaultfd",
         Backend::Mprotect => "report it with the output of `smc doctor --json`",
@@ -114,9 +118,15 @@ impl Found {
         match (self.chosen(), self.forced) {
             (Some(b), Some(_)) => Row::new(name, Verdict::Ok, b.name(), "in use because LIBSMC_FAULT asks for it"),
             (Some(b), None) => Row::new(name, Verdict::Ok, b.name(), "in use: the best one that works here"),
-            (None, Some(b)) => Row::new(name, Verdict::Bad, "none", format!("LIBSMC_FAULT asks for {}, which does not work here", b.name()))
-                .remedy("unset LIBSMC_FAULT"),
-            (None, None) => Row::new(name, Verdict::Bad, "none", "no back end works: no region can be mapped").remedy("see the rows below"),
+            (None, Some(b)) => Row::new(
+                name,
+                Verdict::Bad,
+                "none",
+                format!("LIBSMC_FAULT asks for {}, which does not work here", b.name()),
+            )
+            .remedy("unset LIBSMC_FAULT"),
+            (None, None) => Row::new(name, Verdict::Bad, "none", "no back end works: no region can be mapped")
+                .remedy("see the rows below"),
         }
     }
 
@@ -127,7 +137,10 @@ impl Found {
             let row = match outcome {
                 Ok(()) => Row::new(row_name(*b), Verdict::Ok, "works", meaning(*b)),
                 // With another one at work this costs comfort, not function.
-                Err(why) => Row::new(row_name(*b), if any { Verdict::Warn } else { Verdict::Bad }, why.clone(), meaning(*b)).remedy(remedy(*b)),
+                Err(why) => {
+                    Row::new(row_name(*b), if any { Verdict::Warn } else { Verdict::Bad }, why.clone(), meaning(*b))
+                        .remedy(remedy(*b))
+                }
             };
             rows.push(row);
         }

@@ -64,7 +64,8 @@ fn environment() -> Row {
         let value = if known.is_empty() { "defaults".to_owned() } else { known.join(" ") };
         return Row::new("environment", Verdict::Ok, value, "variables LIBSMC_*; `smc env` lists them");
     }
-    Row::new("environment", Verdict::Warn, complaints.join("; "), "a value that cannot be used keeps the default").remedy("smc env")
+    Row::new("environment", Verdict::Warn, complaints.join("; "), "a value that cannot be used keeps the default")
+        .remedy("smc env")
 }
 
 fn kernel() -> Row {
@@ -76,7 +77,9 @@ fn kernel() -> Row {
     let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
     let (verdict, meaning) = match version {
         v if v >= (6, 7) => (Verdict::Ok, "has everything: asynchronous write-protection and page scans"),
-        v if v >= (5, 19) => (Verdict::Warn, "before 6.7: the first store to each page costs a fault that is delivered"),
+        v if v >= (5, 19) => {
+            (Verdict::Warn, "before 6.7: the first store to each page costs a fault that is delivered")
+        }
         _ => (Verdict::Warn, "before 5.19: only the back end mprotect"),
     };
     Row::new(name, verdict, release, meaning).remedy("a kernel of 6.7 or later")
@@ -86,9 +89,16 @@ fn unprivileged(found: &Found) -> Row {
     let name = "vm.unprivileged_userfaultfd";
     match first_line("/proc/sys/vm/unprivileged_userfaultfd") {
         Ok(v) if v == "1" => Row::new(name, Verdict::Ok, v, "every user may serve faults of system calls too"),
-        Ok(v) => Row::new(name, matters(found), v, "full userfaultfd needs CAP_SYS_PTRACE or access to /dev/userfaultfd")
-            .remedy("sysctl -w vm.unprivileged_userfaultfd=1"),
-        Err(e) => Row::new(name, Verdict::Unknown, e.to_string(), "decides whether unprivileged programs get the back end thread"),
+        Ok(v) => {
+            Row::new(name, matters(found), v, "full userfaultfd needs CAP_SYS_PTRACE or access to /dev/userfaultfd")
+                .remedy("sysctl -w vm.unprivileged_userfaultfd=1")
+        }
+        Err(e) => Row::new(
+            name,
+            Verdict::Unknown,
+            e.to_string(),
+            "decides whether unprivileged programs get the back end thread",
+        ),
     }
 }
 
@@ -97,11 +107,12 @@ fn device(found: &Found) -> Row {
     let meaning = "whoever may open it gets full userfaultfd without a capability";
     match File::options().read(true).write(true).open("/dev/userfaultfd") {
         Ok(_) => Row::new(name, Verdict::Ok, "may be opened", meaning),
-        Err(e) if e.kind() == ErrorKind::PermissionDenied => Row::new(name, matters(found), "permission denied", meaning)
-            .remedy("setfacl -m u:USER:rw /dev/userfaultfd, or a udev rule with MODE=\"0666\""),
-        Err(e) if e.kind() == ErrorKind::NotFound => {
-            Row::new(name, matters(found), "not there", meaning).remedy("a kernel of 6.1 or later; in a container pass the device in")
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+            Row::new(name, matters(found), "permission denied", meaning)
+                .remedy("setfacl -m u:USER:rw /dev/userfaultfd, or a udev rule with MODE=\"0666\"")
         }
+        Err(e) if e.kind() == ErrorKind::NotFound => Row::new(name, matters(found), "not there", meaning)
+            .remedy("a kernel of 6.1 or later; in a container pass the device in"),
         Err(e) => Row::new(name, matters(found), e.to_string(), meaning),
     }
 }
@@ -131,8 +142,13 @@ fn memfd() -> Row {
     let value = first_line("/proc/sys/vm/memfd_noexec").unwrap_or_else(|_| "not there".into());
     match mem::memfd(c"smc-doctor", 4096) {
         Ok(_) => Row::new(name, Verdict::Ok, value, "memory files can be made"),
-        Err(e) => Row::new(name, Verdict::Bad, format!("{value}, memfd_create: {e}"), "no memory file can be made, so no region")
-            .remedy("permit the system call memfd_create"),
+        Err(e) => Row::new(
+            name,
+            Verdict::Bad,
+            format!("{value}, memfd_create: {e}"),
+            "no memory file can be made, so no region",
+        )
+        .remedy("permit the system call memfd_create"),
     }
 }
 
@@ -153,12 +169,14 @@ fn memlock() -> Row {
     let name = "RLIMIT_MEMLOCK";
     let meaning = "bytes a process may pin; an HCA pins the regions registered with it";
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let soft = limits.lines().find_map(|l| l.strip_prefix("Max locked memory")).and_then(|l| l.split_whitespace().next());
+    let soft =
+        limits.lines().find_map(|l| l.strip_prefix("Max locked memory")).and_then(|l| l.split_whitespace().next());
     match soft {
         Some("unlimited") => Row::new(name, Verdict::Ok, "unlimited", meaning),
         Some(n) => {
             let shown = n.parse().map_or_else(|_| n.to_owned(), out::bytes);
-            Row::new(name, Verdict::Warn, shown, meaning).remedy("ulimit -l unlimited (limits.conf: memlock; systemd: LimitMEMLOCK=infinity)")
+            Row::new(name, Verdict::Warn, shown, meaning)
+                .remedy("ulimit -l unlimited (limits.conf: memlock; systemd: LimitMEMLOCK=infinity)")
         }
         None => Row::new(name, Verdict::Unknown, "not readable", meaning),
     }
@@ -204,7 +222,13 @@ fn shmem_huge() -> Row {
 
 fn vector() -> Row {
     let (avx512, avx2) = (is_x86_feature_detected!("avx512bw"), is_x86_feature_detected!("avx2"));
-    let value = if avx512 { "AVX-512BW" } else if avx2 { "AVX2" } else { "SSE2" };
+    let value = if avx512 {
+        "AVX-512BW"
+    } else if avx2 {
+        "AVX2"
+    } else {
+        "SSE2"
+    };
     Row::new("vector unit", Verdict::Ok, value, "what finds the changed bytes of a page")
 }
 

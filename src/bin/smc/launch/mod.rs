@@ -60,7 +60,8 @@ fn find_library(given: Option<&Path>) -> Result<PathBuf, Error> {
     let dir = exe.parent().unwrap_or(Path::new("/"));
     let all = PLACES.iter().flat_map(|d| NAMES.iter().map(move |n| dir.join(d).join(n)));
     all.filter_map(|p| p.canonicalize().ok()).next().ok_or_else(|| {
-        Error::new(Status::NOT_FOUND, attempt, format!("it is neither in {} nor in ../lib", dir.display())).remedy("name it with --lib")
+        Error::new(Status::NOT_FOUND, attempt, format!("it is neither in {} nor in ../lib", dir.display()))
+            .remedy("name it with --lib")
     })
 }
 
@@ -68,7 +69,8 @@ fn find_library(given: Option<&Path>) -> Result<PathBuf, Error> {
 fn preload(lib: &Path, old: Option<&OsStr>) -> Result<OsString, Error> {
     if lib.as_os_str().as_bytes().iter().any(|b| matches!(b, b':' | b' ')) {
         let why = "LD_PRELOAD cannot hold a path with a space or a colon";
-        return Err(Error::new(Status::INVALID_ARGUMENT, format!("preload {}", lib.display()), why).remedy("put the library elsewhere"));
+        return Err(Error::new(Status::INVALID_ARGUMENT, format!("preload {}", lib.display()), why)
+            .remedy("put the library elsewhere"));
     }
     let mut value = lib.as_os_str().to_owned();
     if let Some(old) = old.filter(|o| !o.is_empty()) {
@@ -91,7 +93,8 @@ pub fn run(a: &Args) -> Result<ExitCode, Error> {
     let lib = find_library(a.lib.as_deref())?;
     let Some((name, args)) = a.program.split_first() else { return Ok(ExitCode::from(2)) };
     let attempt = || format!("run {}", name.to_string_lossy());
-    let program = find_program(name).ok_or_else(|| Error::new(Status::NOT_FOUND, attempt(), "there is no such program in PATH"))?;
+    let program = find_program(name)
+        .ok_or_else(|| Error::new(Status::NOT_FOUND, attempt(), "there is no such program in PATH"))?;
     if let Some(why) = coverage::not_covered(&program) {
         eprintln!("smc: warning: {} is not covered: {why}", program.display());
     }

@@ -31,7 +31,8 @@ pub struct Content {
 
 /// A bar on stderr, where that is a terminal.
 pub fn bar(what: &'static str, total: u64) -> ProgressBar {
-    let target = if std::io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let target =
+        if std::io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {binary_bytes_per_sec} eta {eta}");
     let bar = ProgressBar::with_draw_target(Some(total), target).with_message(what);
     if let Ok(s) = style { bar.with_style(s) } else { bar }
@@ -49,11 +50,16 @@ impl Content {
             cannot(attempt(), &e).remedy(if writable { hint } else { "" })
         })?;
         if writable && !os::lock_alone(&file).map_err(|e| cannot(attempt(), e))? {
-            return Err(Error::new(Status::BUSY, attempt(), "another process has locked it").remedy("see `smc ls` for who serves it"));
+            return Err(Error::new(Status::BUSY, attempt(), "another process has locked it")
+                .remedy("see `smc ls` for who serves it"));
         }
         let journal = journal::path(path);
         if !writable && journal.exists() {
-            let e = Error::new(Status::BUSY, attempt(), format!("an interrupted write-back waits in {}", journal.display()));
+            let e = Error::new(
+                Status::BUSY,
+                attempt(),
+                format!("an interrupted write-back waits in {}", journal.display()),
+            );
             return Err(e.remedy("serve it once without --read-only"));
         }
         if writable && journal::recover(&journal, &file).map_err(|e| cannot(attempt(), e))? {
@@ -70,7 +76,8 @@ impl Content {
         };
         // With a size every byte of the region belongs to the file.
         let len = if size.is_some() { bytes } else { len };
-        let memory = Mapping::anonymous(bytes, RW).map_err(|e| cannot(attempt(), format!("no memory for {bytes} bytes: {e}")))?;
+        let memory = Mapping::anonymous(bytes, RW)
+            .map_err(|e| cannot(attempt(), format!("no memory for {bytes} bytes: {e}")))?;
         let content = Content { path: path.to_owned(), file, memory, len, writable };
         content.fill().map_err(|e| cannot(attempt(), e))?;
         Ok(content)

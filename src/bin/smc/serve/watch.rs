@@ -47,7 +47,14 @@ impl Watch {
         let mut rows = vec![["CLIENT", "NAME", "PID", "UID", "ACCESS", "SECONDS"].map(String::from).to_vec()];
         for (name, c) in self.known.values() {
             let age = clock::now().saturating_sub(c.since) / 1_000_000_000;
-            let cells = [c.id.to_string(), name.clone(), c.pid.to_string(), c.uid.to_string(), out::access(c.access).into(), age.to_string()];
+            let cells = [
+                c.id.to_string(),
+                name.clone(),
+                c.pid.to_string(),
+                c.uid.to_string(),
+                out::access(c.access).into(),
+                age.to_string(),
+            ];
             rows.push(cells.to_vec());
         }
         out::line(out::table(&rows, &[0, 2, 3, 5]).trim_end());
