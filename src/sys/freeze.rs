@@ -109,6 +109,8 @@ fn fd(f: &OwnedFd) -> BorrowedFd<'_> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
     use crate::sys::mem::{self, Mapping};
     use std::os::fd::AsFd;

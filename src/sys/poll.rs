@@ -69,6 +69,8 @@ pub fn drain(fd: BorrowedFd<'_>) {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
     use std::os::fd::AsFd;
 

@@ -87,6 +87,8 @@ fn header(line: &str) -> Option<Vma> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     #[test]

@@ -177,6 +177,8 @@ fn empty_msg(iov: &mut libc::iovec) -> libc::msghdr {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
     use std::os::fd::AsFd;
 

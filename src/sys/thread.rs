@@ -1,6 +1,6 @@
 //! The library's own threads, and the mark that tells a fork child from its parent.
 //!
-//! An own thread has every signal blocked and a descriptor table of its own: the application's `close_range` cannot
+//! An own thread has every signal of the application blocked and a descriptor table of its own: the application's `close_range` cannot
 //! blind it, its sockets are not inherited by fork children (which would keep a dead exporter's connections open), and
 //! it holds none of the application's descriptors open.
 
@@ -71,6 +71,7 @@ pub fn spawn(name: &str, body: impl FnOnce(Wake) + Send + 'static) -> Result<Own
     let (tx, rx) = mpsc::sync_channel(1);
     let run = move || {
         OWN.set(true);
+        block_signals();
         // SAFETY: gettid touches no memory and cannot fail.
         let tid = unsafe { syscall(libc::SYS_gettid, [0; 6]) }.unwrap_or(0);
         own_table();
@@ -90,6 +91,14 @@ pub fn spawn(name: &str, body: impl FnOnce(Wake) + Send + 'static) -> Result<Own
     let join = spawned.map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::EAGAIN)))?;
     let tid = rx.recv().unwrap_or(Err(Errno(libc::EIO)))?;
     Ok(OwnThread { pid: std::process::id() as usize, tid, join })
+}
+
+/// Blocks all signals but the two that the C library sends to its own threads: `setuid` in the application waits until
+/// every thread has handled the second one.
+fn block_signals() {
+    let mask = !(0b11u64 << 31);
+    // SAFETY: the mask is eight readable bytes; only this thread is concerned.
+    let _ = unsafe { syscall(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, &raw const mask as usize, 0, 8, 0, 0]) };
 }
 
 fn wake_descriptor() -> Result<Wake, Errno> {
@@ -160,6 +169,8 @@ impl Default for ForkMark {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
     use std::os::fd::AsRawFd;
 

@@ -1,6 +1,6 @@
 //! Who gets in, and what reading only means.
 
-use crate::child::{Child, Client, export_with, export, soon, unique, word};
+use crate::child::{Child, Client, export, export_with, soon, unique, word};
 use crate::manners::Raw;
 use smc_engine::base::Status;
 use smc_engine::core::export::ExportOptions;
@@ -63,7 +63,8 @@ fn other_users_are_admitted_by_name_only() {
     let c = Child::start("open-as-nobody", &[e.name()]);
     c.expect("open");
     c.expect("open");
-    let e = export_with("users", 8192, ExportOptions { allow_any: true, access: Access::ReadOnly, ..Default::default() });
+    let e =
+        export_with("users", 8192, ExportOptions { allow_any: true, access: Access::ReadOnly, ..Default::default() });
     let c = Child::start("open-as-nobody", &[e.name()]);
     c.expect("PERMISSION");
     c.expect("open");
@@ -96,4 +97,11 @@ fn an_exporter_of_a_stranger_is_not_trusted() {
     assert_eq!(e.status, Status::PERMISSION, "{e}");
     let trusting = EmbeddedLink::connect_local_trusting(&[65534]);
     assert!(trusting.open(&name, Access::ReadOnly, soon()).is_ok());
+}
+
+#[test]
+fn changing_the_user_does_not_hang() {
+    if root() {
+        Child::start("late-setuid", &[&unique("setuid")]).expect("ok");
+    }
 }

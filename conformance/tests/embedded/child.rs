@@ -1,15 +1,15 @@
 //! Other processes, and small things every test needs.
 
 use smc_engine::base::HomeOff;
+use smc_engine::base::Status;
 use smc_engine::core::export::{Export, ExportOptions, Exporter, Memory};
 use smc_engine::link::embedded::EmbeddedLink;
 use smc_engine::link::{Access, AtomicOp, Link, RegionKey};
-use smc_engine::base::Status;
 use smc_engine::sys::clock::Deadline;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -103,11 +103,13 @@ pub fn limit_life() {
 pub fn unique(stem: &str) -> String {
     static N: AtomicU64 = AtomicU64::new(0);
     static WATCHDOG: Once = Once::new();
-    WATCHDOG.call_once(|| drop(std::thread::spawn(|| {
-        std::thread::sleep(Duration::from_secs(180));
-        eprintln!("a test hangs: the suite takes seconds");
-        std::process::exit(124);
-    })));
+    WATCHDOG.call_once(|| {
+        drop(std::thread::spawn(|| {
+            std::thread::sleep(Duration::from_secs(180));
+            eprintln!("a test hangs: the suite takes seconds");
+            std::process::exit(124);
+        }))
+    });
     format!("test.{stem}.{}.{}", std::process::id(), N.fetch_add(1, SeqCst))
 }
 

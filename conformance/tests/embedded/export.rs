@@ -178,8 +178,14 @@ fn memory_that_cannot_be_exported_says_why() {
     assert!(shared.to_string().contains("private anonymous"), "{shared}");
     assert_eq!(at(4096 as *mut u8, 4096).status, Status::INVALID_ARGUMENT);
     assert_eq!(at((e.base() as usize + 8) as *mut u8, 4096).status, Status::INVALID_ARGUMENT);
-    assert_eq!(exporter.export("a/b", Memory::New(1), ExportOptions::default()).unwrap_err().status, Status::INVALID_ARGUMENT);
-    assert_eq!(exporter.export("a", Memory::New(0), ExportOptions::default()).unwrap_err().status, Status::INVALID_ARGUMENT);
+    assert_eq!(
+        exporter.export("a/b", Memory::New(1), ExportOptions::default()).unwrap_err().status,
+        Status::INVALID_ARGUMENT
+    );
+    assert_eq!(
+        exporter.export("a", Memory::New(0), ExportOptions::default()).unwrap_err().status,
+        Status::INVALID_ARGUMENT
+    );
     // A failed export leaves the name free.
     let name = unique("free");
     // SAFETY: refused before anything is touched.

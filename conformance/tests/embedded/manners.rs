@@ -100,7 +100,8 @@ impl Raw {
 
 fn map(fd: i32) -> Option<*mut libc::c_void> {
     // SAFETY: a new mapping at a place the kernel chooses.
-    let p = unsafe { libc::mmap(std::ptr::null_mut(), 8192, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0) };
+    let p =
+        unsafe { libc::mmap(std::ptr::null_mut(), 8192, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, 0) };
     (p != libc::MAP_FAILED).then_some(p)
 }
 
@@ -139,7 +140,9 @@ fn nonsense_and_floods_hurt_only_their_sender() {
         let junk: Vec<u8> = (0..1 + random() % 5000).map(|_| random() as u8).collect();
         let mut frame = encode(&Message::Hello { min: 1, max: 1 });
         match round % 4 {
-            0 => { let _ = r.bytes(&junk); },
+            0 => {
+                let _ = r.bytes(&junk);
+            }
             1 => {
                 let at = random() as usize % 16;
                 frame[at] ^= 0x55;
@@ -148,9 +151,13 @@ fn nonsense_and_floods_hurt_only_their_sender() {
             }
             2 => {
                 r.send(&Message::Hello { min: 1, max: 1 });
-                { let _ = r.bytes(&encode(&Message::Opened { region: a_region() })); };
+                {
+                    let _ = r.bytes(&encode(&Message::Opened { region: a_region() }));
+                };
             }
-            _ => { let _ = r.bytes(&encode(&Message::Open { name: e.name().into(), want: Access::ReadWrite })); },
+            _ => {
+                let _ = r.bytes(&encode(&Message::Open { name: e.name().into(), want: Access::ReadWrite }));
+            }
         }
         assert!(r.is_dropped(), "seed round {round}");
         assert_eq!(good.atomic(0, AtomicOp::FetchAdd(1)), Ok(round));

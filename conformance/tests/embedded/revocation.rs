@@ -203,3 +203,40 @@ fn handlers_may_fetch_while_the_memory_moves() {
     c.expect("0");
     c.expect("true");
 }
+
+/// A system call that writes into the memory sleeps through the move like a store (where the full userfaultfd is permitted).
+#[test]
+fn system_calls_into_moving_memory_just_work() {
+    // SAFETY: geteuid has no preconditions.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("skipped: needs the full userfaultfd");
+        return;
+    }
+    let e = export("syscall", LARGE);
+    // SAFETY: inside the exported memory.
+    unsafe { e.base().write_bytes(1, LARGE) };
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        let stopper = StopOnDrop(&stop);
+        let (at, stop) = (e.base() as usize + 4096, &stop);
+        let writer = s.spawn(move || {
+            let mut n = 0u64;
+            let (from, to) = std::io::pipe().unwrap();
+            while !stop.load(SeqCst) {
+                n += 1;
+                std::io::Write::write_all(&mut &to, &n.to_le_bytes()).unwrap();
+                // SAFETY: eight bytes of the exported memory, which only this thread writes.
+                let got = unsafe { libc::read(std::os::fd::AsRawFd::as_raw_fd(&from), at as *mut libc::c_void, 8) };
+                assert_eq!(got, 8, "{}", std::io::Error::last_os_error());
+            }
+            n
+        });
+        for _ in 0..30 {
+            let gone = Client::open(e.name(), Access::ReadOnly);
+            e.revoke_all("out", false).unwrap();
+            drop(gone);
+        }
+        drop(stopper);
+        assert_eq!(writer.join().unwrap(), word(&e, 4096).load(SeqCst));
+    });
+}

@@ -24,6 +24,7 @@ pub fn run(role: &str) {
         "squat-as-nobody" => squat_as_nobody(),
         "stuck" => stuck(),
         "handler" => handler(),
+        "late-setuid" => late_setuid(),
         other => panic!("no role {other}"),
     }
 }
@@ -261,5 +262,16 @@ fn handler() {
     });
     say(BAD.load(SeqCst));
     say(HANDLED.load(SeqCst) > 100);
+    listen();
+}
+
+/// Changes the user while both of the library's threads run: the C library waits for every thread to follow.
+fn late_setuid() {
+    let e = Exporter::get().unwrap().export(&arg(0), Memory::New(4096), ExportOptions::default()).unwrap();
+    let c = Client::open(e.name(), Access::ReadWrite);
+    // SAFETY: changes only this process's user.
+    assert_eq!(unsafe { libc::setresuid(65534, 65534, 65534) }, 0);
+    assert!(c.put(0, &[9]).is_ok());
+    say("ok");
     listen();
 }

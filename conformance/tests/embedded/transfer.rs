@@ -143,3 +143,25 @@ fn slots_are_used_again_and_old_keys_stay_dead() {
     }
     assert_eq!(word(&e, 0).load(SeqCst), 50);
 }
+
+/// Not a test: prints what the operations cost. `cargo test --release --test embedded -- --ignored --nocapture speed`
+#[test]
+#[ignore = "prints figures"]
+fn speed() {
+    let e = export("speed", 8 << 20);
+    let c = Client::open(e.name(), Access::ReadWrite);
+    let mut buf = vec![1u8; 2 << 20];
+    for len in [8, 64, 4096, 64 << 10, 2 << 20] {
+        let rounds = (64 << 20) / len.max(1024);
+        let per = |f: &mut dyn FnMut()| {
+            f();
+            let t = std::time::Instant::now();
+            (0..rounds).for_each(|_| f());
+            t.elapsed().as_nanos() as usize / rounds
+        };
+        let fetch = per(&mut || assert!(c.fetch(0, &mut buf[..len]).is_ok()));
+        let put = per(&mut || assert!(c.put(0, &buf[..len]).is_ok()));
+        let atomic = per(&mut || assert!(c.atomic(0, AtomicOp::FetchAdd(1)).is_ok()));
+        println!("{len:8} bytes: fetch {fetch} ns, put {put} ns, fetch-add {atomic} ns");
+    }
+}

@@ -1,5 +1,6 @@
 //! smc: the command line tool of libsmc.
 
+mod bench;
 mod doctor;
 mod env;
 mod launch;
@@ -28,6 +29,7 @@ enum Command {
     Doctor(doctor::Args),
     Run(launch::Args),
     Env(env::Args),
+    Bench(bench::Args),
 }
 
 fn main() -> ExitCode {
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         Command::Doctor(a) => doctor::run(&a),
         Command::Run(a) => launch::run(&a),
         Command::Env(a) => env::run(&a),
+        Command::Bench(a) => bench::run(&a),
     };
     result.unwrap_or_else(|e| {
         eprintln!("smc: {e}");

@@ -324,6 +324,8 @@ fn classify(addr: usize, len: usize) -> Result<MemoryKind> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     #[test]
@@ -349,7 +351,7 @@ mod tests {
         let m = Mapping::shared(fd.as_fd(), 0, 16 * PAGE, mem::RW).unwrap();
         for p in [2, 3, 9] {
             // SAFETY: inside the mapping.
-            unsafe { m.ptr().add(p * PAGE).write(1) };
+            unsafe { m.ptr().wrapping_add(p * PAGE).write(1) };
         }
         assert_eq!(segments(fd.as_fd(), 16 * PAGE).collect::<Vec<_>>(), [(2 * PAGE, 2 * PAGE), (9 * PAGE, PAGE)]);
     }

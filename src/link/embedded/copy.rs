@@ -81,9 +81,9 @@ mod tests {
                 unsafe { copy(db.wrapping_add(d_o), sb.wrapping_add(so), len) };
                 for i in 0..4800 {
                     // SAFETY: inside the vector.
-                    let got = unsafe { *db.add(i) };
+                    let got = unsafe { *db.wrapping_add(i) };
                     // SAFETY: inside the vector where it is used.
-                    let want = if i >= d_o && i < d_o + len { unsafe { *sb.add(so + i - d_o) } } else { 0 };
+                    let want = if i >= d_o && i < d_o + len { unsafe { *sb.wrapping_add(so + i - d_o) } } else { 0 };
                     assert_eq!(got, want, "len {len} src+{so} dst+{d_o} at {i}");
                 }
             }

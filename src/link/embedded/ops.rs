@@ -6,6 +6,7 @@ use crate::base::Status;
 use crate::link::{AtomicOp, RegionKey};
 use crate::sys::clock::{Deadline, nap};
 use crate::sys::sync::SignalsBlocked;
+use crate::sys::thread::is_own;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst, fence};
 
 /// How an operation is protected against the home moving.
@@ -87,7 +88,8 @@ fn attempt<R>(slot: &Slot, control: &Control, kind: Kind, f: impl Fn(*mut u8) ->
         return if control.passable(map.generation()) { Attempt::Done(r) } else { Attempt::Again };
     }
     // In flight we must not be interrupted by a handler that waits for the gate: the exporter would wait for us for ever.
-    let _signals = SignalsBlocked::new();
+    // (The library's own threads have no handlers to fear, and are spared two system calls.)
+    let _signals = (!is_own()).then(SignalsBlocked::new);
     control.inflight.fetch_add(1, SeqCst);
     let result = if control.passable(map.generation()) {
         let r = f(map.base());

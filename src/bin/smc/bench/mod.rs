@@ -1,0 +1,91 @@
+//! `smc bench`: every figure is a ratio inside one run against a named baseline of [`baseline`].
+
+mod ab;
+mod baseline;
+mod bulk;
+mod fault;
+mod read;
+mod release;
+mod report;
+mod rig;
+mod store;
+mod threads;
+mod through;
+mod units;
+
+use report::Report;
+use smc_engine::base::Result;
+use std::process::ExitCode;
+
+/// Measures libsmc against bare baselines in the same run.
+///
+/// Over the wire model (2 us one way, 10 ns between messages, 100 Gb/s unless --wire says otherwise) figures are marked
+/// modelled; over the bare embedded link they are this machine's.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  smc bench                     every suite\n  smc bench fault store --quick  two suites, under a minute\n  \
+    smc bench --json > run.jsonl  one object per figure\n  smc bench bulk --wire latency_ns=1000,gbps=400"
+)]
+pub struct Args {
+    /// Suites to run; all when none is named: fault, read, release, store, bulk, through, units, threads, ab
+    suites: Vec<String>,
+    /// One JSON object per line
+    #[arg(long)]
+    json: bool,
+    /// Fewer rounds and smaller regions: all suites within 60 s
+    #[arg(long)]
+    quick: bool,
+    /// Wire model, as in LIBSMC_LINK after `wire,`
+    #[arg(long, value_name = "KEY=VALUE,..")]
+    wire: Option<String>,
+    /// List the suites and what they measure
+    #[arg(long)]
+    list: bool,
+}
+
+/// What every suite gets.
+pub struct Plan {
+    /// Smaller and shorter.
+    pub quick: bool,
+    /// Text of the wire model.
+    pub wire: String,
+}
+
+type Suite = (&'static str, &'static str, fn(&Plan, &mut Report) -> Result<()>);
+
+const SUITES: &[Suite] = &[
+    ("fault", "first touch of a page against the smallest handler that does the same copy", fault::run),
+    ("read", "one thread sums a region against memcpy and the same sum", read::run),
+    ("release", "release of a clean and of a sparsely dirty region against one bare scan; amplification", release::run),
+    ("store", "64 B stores and one release against one completed put per store", store::run),
+    ("bulk", "fill and release 4 MiB against fill and one put", bulk::run),
+    ("through", "exact write-through against the bare emulation loop plus one put", through::run),
+    ("units", "page units 4K to 2M on both loads", units::run),
+    ("threads", "1 to 8 threads touching and storing", threads::run),
+    ("ab", "staged copy, one put per store, SMC mapping: the A/B table", ab::run),
+];
+
+/// Runs the command.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    if args.list {
+        SUITES.iter().for_each(|(n, what, _)| println!("{n:10} {what}"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    for name in &args.suites {
+        if !SUITES.iter().any(|(n, ..)| n == name) {
+            eprintln!("smc: no suite is named {name}; see smc bench --list");
+            return Ok(ExitCode::from(2));
+        }
+    }
+    let wire = args.wire.as_ref().map_or("wire".to_string(), |w| format!("wire,{w}"));
+    let plan = Plan { quick: args.quick, wire };
+    let mut report = Report::new(args.json);
+    for (name, _, f) in SUITES {
+        if args.suites.is_empty() || args.suites.iter().any(|s| s == name) {
+            report.begin(name);
+            f(&plan, &mut report)?;
+        }
+    }
+    report.finish();
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,226 @@
+//! Figures and how they are printed.
+
+use serde::Serialize;
+
+/// One figure.
+#[derive(Serialize, Clone, Debug)]
+pub struct Figure {
+    /// Stable name, for following it over time.
+    pub name: String,
+    /// Measured, in `unit`.
+    pub value: f64,
+    /// Unit of `value`, `baseline`, `p50` and `p99`.
+    pub unit: &'static str,
+    /// The baseline's value in the same run.
+    pub baseline: f64,
+    /// `value / baseline`.
+    pub ratio: f64,
+    /// Link it was taken on.
+    pub link: String,
+    /// The link's times come from a model.
+    pub modelled: bool,
+    /// Samples behind `value`.
+    pub samples: usize,
+    /// Median of the samples.
+    pub p50: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// Bound on the ratio, where there is one: `<= 1.5` or `>= 17`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    /// What the baseline is, and what a reader must know.
+    pub note: String,
+}
+
+/// A bound on a ratio.
+#[derive(Clone, Copy)]
+pub enum Target {
+    /// None: reported only.
+    None,
+    /// At most.
+    AtMost(f64),
+    /// At least.
+    AtLeast(f64),
+}
+
+/// Sorted samples.
+pub struct Samples(Vec<f64>);
+
+impl Samples {
+    /// Takes samples in any order.
+    pub fn new(mut v: Vec<f64>) -> Samples {
+        v.sort_by(f64::total_cmp);
+        Samples(v)
+    }
+
+    /// The q-quantile, 0 without samples.
+    pub fn at(&self, q: f64) -> f64 {
+        let i = ((self.0.len() as f64 - 1.0).max(0.0) * q).round() as usize;
+        self.0.get(i).copied().unwrap_or(0.0)
+    }
+
+    /// Median.
+    pub fn median(&self) -> f64 {
+        self.at(0.5)
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Prints figures as they come.
+pub struct Report {
+    json: bool,
+    missed: Vec<String>,
+}
+
+impl Report {
+    /// Text for people, or JSON lines.
+    pub fn new(json: bool) -> Report {
+        if !json {
+            println!("{}", machine());
+            println!(
+                "{:34} {:>12} {:>12} {:>8}  {:<9} {:>10} {:>10}  target",
+                "figure", "value", "baseline", "ratio", "link", "p50", "p99"
+            );
+        }
+        Report { json, missed: Vec::new() }
+    }
+
+    /// A suite begins.
+    pub fn begin(&self, suite: &str) {
+        if !self.json {
+            println!("-- {suite}");
+        }
+    }
+
+    /// Adds a figure from samples of the product and of the baseline: the ratio is that of the medians.
+    #[allow(clippy::too_many_arguments)]
+    pub fn add(
+        &mut self,
+        name: &str,
+        unit: &'static str,
+        ours: &Samples,
+        base: &Samples,
+        on: (&str, bool),
+        target: Target,
+        note: &str,
+    ) {
+        self.put(
+            name,
+            unit,
+            ours.median(),
+            base.median(),
+            (ours.len(), ours.median(), ours.at(0.99)),
+            on,
+            target,
+            note,
+        );
+    }
+
+    /// Adds a figure from single values.
+    #[allow(clippy::too_many_arguments)]
+    pub fn put(
+        &mut self,
+        name: &str,
+        unit: &'static str,
+        value: f64,
+        baseline: f64,
+        (samples, p50, p99): (usize, f64, f64),
+        (link, modelled): (&str, bool),
+        target: Target,
+        note: &str,
+    ) {
+        let ratio = if baseline == 0.0 { 0.0 } else { value / baseline };
+        let (text, met) = match target {
+            Target::None => (None, true),
+            Target::AtMost(t) => (Some(format!("<= {t}")), ratio <= t),
+            Target::AtLeast(t) => (Some(format!(">= {t}")), ratio >= t),
+        };
+        let f = Figure {
+            name: name.into(),
+            value,
+            unit,
+            baseline,
+            ratio,
+            link: link.into(),
+            modelled,
+            samples,
+            p50,
+            p99,
+            target: text,
+            note: note.into(),
+        };
+        if !met {
+            self.missed.push(format!("{name}: ratio {ratio:.3}, target {}", f.target.as_deref().unwrap_or("")));
+        }
+        self.print(&f, met);
+    }
+
+    fn print(&self, f: &Figure, met: bool) {
+        if self.json {
+            println!("{}", serde_json::to_string(f).unwrap_or_default());
+            return;
+        }
+        let link = format!("{}{}", f.link, if f.modelled { "*" } else { "" });
+        let verdict =
+            f.target.as_ref().map_or(String::new(), |t| format!("{t} {}", if met { "met" } else { "MISSED" }));
+        println!(
+            "{:34} {:>12} {:>12} {:>8.3}  {:<9} {:>10} {:>10}  {verdict}",
+            f.name,
+            human(f.value, f.unit),
+            human(f.baseline, f.unit),
+            f.ratio,
+            link,
+            human(f.p50, f.unit),
+            human(f.p99, f.unit)
+        );
+        if !f.note.is_empty() {
+            println!("{:6}{}", "", f.note);
+        }
+    }
+
+    /// Last words.
+    pub fn finish(&self) {
+        if self.json {
+            return;
+        }
+        println!("* modelled: times of that link come from the wire model, not from hardware");
+        match self.missed.len() {
+            0 => println!("every target met"),
+            n => {
+                println!("{n} targets missed:");
+                self.missed.iter().for_each(|m| println!("  {m}"));
+            }
+        }
+    }
+}
+
+/// A value with its unit, scaled for reading.
+fn human(v: f64, unit: &str) -> String {
+    match unit {
+        "ns" if v >= 1e6 => format!("{:.2} ms", v / 1e6),
+        "ns" if v >= 1e3 => format!("{:.2} us", v / 1e3),
+        "ns" => format!("{v:.0} ns"),
+        "B/s" if v >= 1e9 => format!("{:.2} GB/s", v / 1e9),
+        "B/s" => format!("{:.2} MB/s", v / 1e6),
+        "1/s" if v >= 1e6 => format!("{:.2} M/s", v / 1e6),
+        "1/s" => format!("{:.1} k/s", v / 1e3),
+        _ => format!("{v:.0} {unit}"),
+    }
+}
+
+/// The machine in one line.
+fn machine() -> String {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu
+        .lines()
+        .find_map(|l| l.strip_prefix("model name"))
+        .map_or("unknown processor", |m| m.trim_start_matches([' ', '\t', ':']));
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let vm = if cpu.contains(" hypervisor") { ", virtual machine" } else { "" };
+    format!("{model}, {cores} processors{vm}, Linux {}", kernel.trim())
+}
