@@ -36,7 +36,7 @@ impl<T> Sum<T> {
         for b in bytes {
             self.sum ^= u64::from(*b) << (8 * (self.at % 8));
             self.at += 1;
-            if self.at % 8 == 0 {
+            if self.at.is_multiple_of(8) {
                 self.sum = self.sum.wrapping_mul(0x0100_0000_01b3).rotate_left(23);
             }
         }
