@@ -5,6 +5,7 @@
 //! The keeper never takes the lock of API calls: a signal handler of the application may wait for the keeper while its
 //! own thread is inside such a call.
 
+use super::board::Post;
 use super::options::Through;
 use super::region::Region;
 use super::writeback::{Heat, Outbox};
@@ -200,7 +201,9 @@ struct Round {
 
 fn keep(region: &Region) {
     let [uffd, pagemap] = region.tracker.raw_fds();
-    let _ = private_descriptors(&[uffd, pagemap, region.keeper.event_fd(), region.file.as_raw_fd()]);
+    let mut post = Post::claim(region);
+    let board = post.as_ref().map_or(-1, Post::fd);
+    let _ = private_descriptors(&[uffd, pagemap, region.keeper.event_fd(), region.file.as_raw_fd(), board]);
     let tick_ns = tick_ms(region).saturating_mul(1_000_000);
     let mut round = Round { last_push: clock::now(), last_acquire: clock::now(), ..Round::default() };
     while !region.keeper.stopping() {
@@ -210,9 +213,15 @@ fn keep(region: &Region) {
         refresh(region, &mut round);
         bring_wanted(region);
         tell(region);
+        if let Some(p) = &mut post {
+            p.refresh(region);
+        }
         if region.keeper.wake.load(SeqCst) == seen {
             let _ = futex_wait(&region.keeper.wake, seen, tick_ns);
         }
+    }
+    if let Some(p) = post {
+        p.close(region);
     }
 }
 

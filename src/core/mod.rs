@@ -1,6 +1,7 @@
 //! Engine: regions, pages, faults, write-back. All state and all locks.
 
 pub mod acquire;
+pub mod board;
 pub mod detector;
 pub mod emulate;
 pub mod engine;

@@ -10,6 +10,9 @@ use crate::sys::clock::Deadline;
 use crate::sys::process;
 use std::sync::Arc;
 
+/// Name of the self-test's region.
+pub(super) const REGION: &str = "selftest";
+
 /// What trying one back end showed.
 #[derive(Clone, Debug)]
 pub struct Trial {
@@ -42,7 +45,7 @@ pub fn choose() -> (Option<Backend>, Vec<Trial>) {
 fn attempt(backend: Backend) -> Result<(), String> {
     let link = Arc::new(Loopback::new(2 * PAGE).map_err(|e| e.to_string())?);
     link.poke(0, b"home bytes");
-    let opened = link.open("selftest", Access::ReadWrite, Deadline::in_ms(1000)).map_err(|e| e.to_string())?;
+    let opened = link.open(REGION, Access::ReadWrite, Deadline::in_ms(1000)).map_err(|e| e.to_string())?;
     let opts = MapOptions { wait_ms: 1000, resident_limit: 1 << 20, ..MapOptions::default() };
     let region = Region::new(Parts { link: link.clone(), opened, opts, backend }).map_err(|e| e.why)?;
     let v = region.map_view(0, false, 0, 2 * PAGE, true).map_err(|e| e.why)?;

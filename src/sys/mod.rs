@@ -8,6 +8,7 @@ pub mod clock;
 pub mod errno;
 pub mod event;
 pub mod freeze;
+pub mod identity;
 pub mod mem;
 pub mod pagemap;
 pub mod poll;

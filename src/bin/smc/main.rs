@@ -1,10 +1,14 @@
 //! smc: the command line tool of libsmc.
 
 mod bench;
+mod doctor;
+mod env;
+mod launch;
 mod ls;
 mod os;
 mod out;
 mod serve;
+mod stat;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -21,6 +25,10 @@ struct Cli {
 enum Command {
     Serve(serve::Args),
     Ls(ls::Args),
+    Stat(stat::Args),
+    Doctor(doctor::Args),
+    Run(launch::Args),
+    Env(env::Args),
     Bench(bench::Args),
 }
 
@@ -29,6 +37,10 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Serve(a) => serve::run(a),
         Command::Ls(a) => ls::run(&a),
+        Command::Stat(a) => stat::run(&a),
+        Command::Doctor(a) => doctor::run(&a),
+        Command::Run(a) => launch::run(&a),
+        Command::Env(a) => env::run(&a),
         Command::Bench(a) => bench::run(&a),
     };
     result.unwrap_or_else(|e| {

@@ -1,7 +1,10 @@
-//! Signals taken one at a time, and locks on files.
+//! Signals taken one at a time, locks on files, and what the kernel knows of this process.
 
+use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Duration;
 
 /// Signals that are received by [`Signals::next`] and interrupt nothing.
@@ -33,6 +36,25 @@ impl Signals {
     }
 }
 
+/// True when this process was started with `signal` ignored, as by nohup.
+pub fn ignored(signal: i32) -> bool {
+    let mut old = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: old is a live out buffer; no action is set.
+    unsafe { libc::sigaction(signal, std::ptr::null(), old.as_mut_ptr()) };
+    // SAFETY: zeroed, then filled by the call; every bit pattern is a valid sigaction.
+    unsafe { old.assume_init() }.sa_sigaction == libc::SIG_IGN
+}
+
+/// Takes over a descriptor that this process was started with. To be called before it opens anything itself.
+pub fn inherited(fd: i32) -> std::io::Result<File> {
+    // SAFETY: sets a flag of a descriptor; a bad one is refused.
+    if unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: it is open, and nothing in this process has opened it: it was given to us.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}
+
 /// Locks a file for this process alone; false when another has it. Ends when the file is closed.
 pub fn lock_alone(f: &File) -> std::io::Result<bool> {
     // SAFETY: flock touches no memory.
@@ -43,4 +65,26 @@ pub fn lock_alone(f: &File) -> std::io::Result<bool> {
             e => Err(e),
         },
     }
+}
+
+/// Real user and group of this process.
+pub fn real_ids() -> (u32, u32) {
+    // SAFETY: has no arguments and cannot fail.
+    let uid = unsafe { libc::getuid() };
+    // SAFETY: as above.
+    let gid = unsafe { libc::getgid() };
+    (uid, gid)
+}
+
+/// True when programs started by this process gain no privileges from their files.
+pub fn no_new_privileges() -> bool {
+    // SAFETY: this request takes no pointer.
+    unsafe { libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 }
+}
+
+/// True when the file has the extended attribute.
+pub fn has_attribute(p: &Path, name: &CStr) -> bool {
+    let Ok(path) = CString::new(p.as_os_str().as_bytes()) else { return false };
+    // SAFETY: both strings are NUL-terminated and live for the call; a size of 0 asks for the length only.
+    unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) >= 0 }
 }

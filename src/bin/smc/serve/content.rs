@@ -1,5 +1,6 @@
 //! The file behind a region: loaded before the name appears, written back after it has gone.
 
+use super::journal;
 use crate::os;
 use crate::out::{self, cannot};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -51,6 +52,18 @@ impl Content {
         if writable && !os::lock_alone(&file).map_err(|e| cannot(attempt(), e))? {
             return Err(Error::new(Status::BUSY, attempt(), "another process has locked it")
                 .remedy("see `smc ls` for who serves it"));
+        }
+        let journal = journal::path(path);
+        if !writable && journal.exists() {
+            let e = Error::new(
+                Status::BUSY,
+                attempt(),
+                format!("an interrupted write-back waits in {}", journal.display()),
+            );
+            return Err(e.remedy("serve it once without --read-only"));
+        }
+        if writable && journal::recover(&journal, &file).map_err(|e| cannot(attempt(), e))? {
+            eprintln!("smc: completed an interrupted write-back of {}", path.display());
         }
         let meta = file.metadata().map_err(|e| cannot(attempt(), e))?;
         if !meta.is_file() {
@@ -113,11 +126,17 @@ impl Content {
             return Ok(());
         }
         let attempt = || format!("write back {}", self.path.display());
-        let changed = self.changed().and_then(|runs| {
-            self.apply(&runs)?;
-            Ok(runs.iter().map(|(s, e)| e - s).sum::<usize>())
-        });
-        let changed = changed.map_err(|e| cannot(attempt(), e))?;
+        let runs = self.changed().map_err(|e| cannot(attempt(), e))?;
+        let changed: usize = runs.iter().map(|(s, e)| e - s).sum();
+        if changed > 0 {
+            let again = "serve it again to complete it";
+            let journal = journal::path(&self.path);
+            let kept = self.keep(&journal, &runs);
+            self.apply(&runs).map_err(|e| cannot(attempt(), e).remedy(if kept { again } else { "" }))?;
+            if kept {
+                journal::remove(&journal).map_err(|e| cannot(format!("remove {}", journal.display()), e))?;
+            }
+        }
         if json {
             out::json(&json!({"event": "written-back", "file": self.path.display().to_string(), "bytes": changed}));
         } else {
@@ -152,6 +171,21 @@ impl Content {
         }
         bar.finish_and_clear();
         Ok(runs)
+    }
+
+    /// Writes the journal. Without room for one the file is changed all the same: then a crash could leave it half
+    /// changed, but what clients have stored is worth more than the order.
+    fn keep(&self, journal: &Path, runs: &[(usize, usize)]) -> bool {
+        // SAFETY: called after the export has ended.
+        let bytes = unsafe { self.bytes() };
+        match journal::write(journal, &self.file, bytes, runs) {
+            Ok(()) => true,
+            Err(e) => {
+                let _ = std::fs::remove_file(journal);
+                eprintln!("smc: warning: cannot write the journal {}: {e}; writing without one", journal.display());
+                false
+            }
+        }
     }
 
     fn apply(&self, runs: &[(usize, usize)]) -> std::io::Result<()> {

@@ -1,9 +1,10 @@
 //! `smc serve`: exports memory under a name until it is told to end.
 
 mod content;
+mod journal;
 mod watch;
 
-use crate::os::Signals;
+use crate::os::{self, Signals};
 use crate::out::{self, cannot};
 use content::Content;
 use serde_json::json;
@@ -11,8 +12,8 @@ use smc_engine::base::addr::round_up_page;
 use smc_engine::base::{Error, Status};
 use smc_engine::core::export::{Export, ExportOptions, Exporter, Memory};
 use smc_engine::link::Access;
+use std::fs::File;
 use std::io::Write;
-use std::os::fd::FromRawFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -80,8 +81,14 @@ const LOOK: Duration = Duration::from_millis(100);
 
 pub fn run(a: Args) -> Result<ExitCode, Error> {
     check(&a);
+    let take = |fd| os::inherited(fd).map_err(|e| cannot(format!("use descriptor {fd}"), e));
+    let ready = a.ready_fd.map(take).transpose()?;
     // Before the exporter's thread starts, so that every thread has them blocked.
-    let signals = Signals::block(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1]);
+    let mut wanted = vec![libc::SIGINT, libc::SIGTERM, libc::SIGUSR1];
+    if !os::ignored(libc::SIGHUP) {
+        wanted.push(libc::SIGHUP);
+    }
+    let signals = Signals::block(&wanted);
     let options = ExportOptions {
         access: if a.read_only { Access::ReadOnly } else { Access::ReadWrite },
         allow_uids: a.allow_uid.clone(),
@@ -89,7 +96,7 @@ pub fn run(a: Args) -> Result<ExitCode, Error> {
     };
     // In this order: whatever happens, the export ends before its memory goes.
     let (content, exports) = export(&a, &options)?;
-    announce(&a, &exports)?;
+    announce(&a, &exports, ready)?;
     let mut watch = Watch::new(a.json);
     loop {
         watch.look(&exports);
@@ -129,7 +136,7 @@ fn export(a: &Args, options: &ExportOptions) -> Result<(Option<Content>, Vec<Exp
     Ok((None, all))
 }
 
-fn announce(a: &Args, exports: &[Export]) -> Result<(), Error> {
+fn announce(a: &Args, exports: &[Export], ready: Option<File>) -> Result<(), Error> {
     let pid = std::process::id();
     if let Some(f) = &a.pid_file {
         std::fs::write(f, format!("{pid}\n")).map_err(|e| cannot(format!("write {}", f.display()), e))?;
@@ -142,10 +149,8 @@ fn announce(a: &Args, exports: &[Export]) -> Result<(), Error> {
     }
     let text = lines.join("\n");
     out::line(&text);
-    if let Some(fd) = a.ready_fd {
-        // SAFETY: the user says that this descriptor was opened for us; nothing else in this process uses it.
-        let mut f = unsafe { std::fs::File::from_raw_fd(fd) };
-        writeln!(f, "{text}").map_err(|e| cannot(format!("write to descriptor {fd}"), e))?;
+    if let Some(mut f) = ready {
+        writeln!(f, "{text}").map_err(|e| cannot("write to the descriptor of --ready-fd", e))?;
     }
     Ok(())
 }

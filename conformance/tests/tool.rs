@@ -1,0 +1,340 @@
+//! The command line tool, run as its users run it; `smc serve` has a file of its own.
+
+mod preload_support;
+mod tool_support;
+
+use preload_support::{app, installed, library, limited, output, text};
+use serde_json::Value;
+use smc_engine::base::config::VARS;
+use smc_engine::base::{PAGE, Status};
+use smc_engine::core::options::{MapOptions, PeerName};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use tool_support::{Dir, Serve, as_nobody, change, copy, engine, json, posted, run, smc, tool, unique};
+
+#[test]
+fn wrong_usage_is_status_2() {
+    for args in [
+        &["serve", "--name", "x"][..],
+        &["serve", "--name", "x", "--size", "many"],
+        &["serve", "--name", "x", "--name", "y", "--file", "f"],
+        &["serve", "--name", "x", "--size", "4K", "--size", "4K"],
+        &["nothing"],
+        &["run"],
+        &["run", "--fault", "magic", "--", "true"],
+        &["stat", "--watch", "0"],
+    ] {
+        let out = run(args);
+        assert_eq!(out.status.code(), Some(2), "{args:?}: {out:?}");
+        assert!(!out.stderr.is_empty());
+    }
+}
+
+#[test]
+fn every_subcommand_has_help_with_examples() {
+    for sub in ["serve", "ls", "stat", "doctor", "run", "env"] {
+        let out = run(&[sub, "--help"]);
+        assert!(out.status.success() && text(&out.stdout).contains("Examples:\n  smc "), "{sub}: {out:?}");
+    }
+}
+
+#[test]
+fn stat_shows_this_process() {
+    let name = unique("stat");
+    let mut s = Serve::start(&["--name", &name, "--size", "1M"]);
+    s.line();
+    let region = engine().open(&PeerName::Local, &name, &MapOptions::default()).expect("open");
+    let v = region.map_view(0, false, 0, 1 << 20, true).expect("map") as *mut u8;
+    for page in 0..8 {
+        unsafe { v.add(page * PAGE).write_volatile(1) };
+    }
+    assert_eq!(region.release(0, 0), Status::OK);
+    let r = posted(&name, |r| r["counters"]["releases"] == 1);
+    let mut counters = Vec::new();
+    region.stats().each(|n, _, v| counters.push((n, v)));
+    for (n, v) in counters {
+        assert_eq!(r["counters"][n], v, "{n}");
+    }
+    assert_eq!(
+        (&r["open"], &r["status"], &r["bytes"], &r["policy"]),
+        (&true.into(), &"OK".into(), &1048576.into(), &"byte".into())
+    );
+    assert_eq!(r["backend"], region.backend().name());
+    assert!(r["resident"].as_u64().expect("a number") >= 8 * PAGE as u64);
+    let me = std::process::id().to_string();
+    let shown = text(&run(&["stat", &me]).stdout);
+    assert!(shown.contains(&format!("  {name}  1 MiB  read-write  OK")) && shown.contains("pages_pushed"), "{shown}");
+    assert!(!shown.contains("selftest"), "{shown}");
+
+    // A fork child holds the descriptor too, but it is not its board.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        loop {
+            unsafe { libc::pause() };
+        }
+    }
+    let all = json(&run(&["stat", "--json"]));
+    let of_child = run(&["stat", &child.to_string()]);
+    unsafe { libc::kill(child, libc::SIGKILL) };
+    unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+    let pids: Vec<_> =
+        all.as_array().expect("an array").iter().map(|p| p["pid"].as_i64().expect("a pid") as i32).collect();
+    assert!(pids.contains(&(std::process::id() as i32)) && !pids.contains(&child), "{pids:?}");
+    assert!(of_child.status.code() == Some(1) && text(&of_child.stderr).contains("it has no regions"), "{of_child:?}");
+
+    assert_eq!(region.unmap_view(v as usize, 1 << 20), Status::OK);
+    drop(region);
+    // Taking the view away and closing release too.
+    assert_eq!(posted(&name, |r| r["open"] == false)["counters"]["releases"], 3);
+}
+
+#[test]
+fn stat_explains_what_it_cannot_read() {
+    let out = run(&["stat", "999999999"]);
+    assert_eq!(
+        (out.status.code(), &*text(&out.stderr)),
+        (Some(1), "smc: cannot read the counters of process 999999999: there is no such process\n")
+    );
+    // A memory file of the name that is no board, and a board of another version.
+    let fake = |bytes: &[u8]| {
+        let mut c = limited(
+            "python3",
+            &[
+                "-c",
+                "import os,sys\nf=os.memfd_create('libsmc-stats')\nos.write(f,sys.stdin.buffer.read())\nprint(os.getpid(),flush=True)\nos.read(0,1) or __import__('time').sleep(20)",
+            ],
+        );
+        let mut child = c.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start python3");
+        std::io::Write::write_all(&mut child.stdin.take().expect("stdin"), bytes).expect("write");
+        let mut pid = String::new();
+        BufReader::new(child.stdout.take().expect("stdout")).read_line(&mut pid).expect("a pid");
+        let out = run(&["stat", pid.trim()]);
+        unsafe { libc::kill(pid.trim().parse().expect("a pid"), libc::SIGKILL) };
+        let _ = child.wait();
+        (out.status.code(), text(&out.stderr))
+    };
+    if installed("python3") {
+        let (status, err) = fake(b"nonsense");
+        assert!(status == Some(1) && err.contains("it is not a libsmc board"), "{err}");
+        let mut other = b"SMCBOARD".to_vec();
+        other.extend(77u64.to_le_bytes());
+        other.resize(1 << 16, 0);
+        let (status, err) = fake(&other);
+        assert!(status == Some(1) && err.contains("board version 77"), "{err}");
+    }
+}
+
+fn verdict<'a>(report: &'a Value, name: &str) -> &'a Value {
+    let rows = report["rows"].as_array().expect("rows");
+    &rows.iter().find(|r| r["name"] == name).unwrap_or_else(|| panic!("no row {name}: {report}"))["verdict"]
+}
+
+#[test]
+fn doctor_agrees_with_the_engine() {
+    let out = run(&["doctor", "--json"]);
+    let report = json(&out);
+    let choice = engine().choice();
+    assert_eq!(report["backend"], choice.backend.expect("a back end").name());
+    assert_eq!(out.status.code(), Some(0));
+    for r in report["rows"].as_array().expect("rows") {
+        let v = r["verdict"].as_str().expect("a verdict");
+        assert!(["ok", "warn", "bad", "unknown"].contains(&v), "{r}");
+        assert!(
+            !r["value"].as_str().expect("a value").is_empty() && !r["meaning"].as_str().expect("a meaning").is_empty(),
+            "{r}"
+        );
+    }
+    for name in ["HCA", "GPU"] {
+        assert_eq!(verdict(&report, name), "unknown");
+    }
+    let shown = text(&run(&["doctor"]).stdout);
+    assert!(shown.starts_with("ok      fault back end"), "{shown}");
+}
+
+#[test]
+fn doctor_under_a_filter_that_refuses_userfaultfd() {
+    let filter = app("no_uffd", &[]);
+    let out = output(limited(filter.to_str().expect("UTF-8"), &[tool().to_str().expect("UTF-8"), "doctor", "--json"]));
+    let report = json(&out);
+    assert_eq!(
+        (out.status.code(), &report["backend"], &report["works"]),
+        (Some(0), &"mprotect".into(), &serde_json::json!(["mprotect"]))
+    );
+    for b in ["thread", "sigbus", "sync"] {
+        assert_eq!(verdict(&report, &format!("back end {b}")), "warn");
+    }
+    assert_eq!((verdict(&report, "back end mprotect"), verdict(&report, "seccomp")), (&"ok".into(), &"warn".into()));
+    // Forcing one that does not work is seen.
+    let mut c = limited(filter.to_str().expect("UTF-8"), &[tool().to_str().expect("UTF-8"), "doctor", "--json"]);
+    c.env("LIBSMC_FAULT", "thread");
+    let report = json(&output(c));
+    assert_eq!((&report["backend"], verdict(&report, "fault back end")), (&Value::Null, &"bad".into()));
+}
+
+#[test]
+fn doctor_without_privilege() {
+    let dir = Dir::new();
+    let report = json(&output(as_nobody(&dir.tool(), &["doctor", "--json"])));
+    let sysctl = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
+    assert!(report["works"].as_array().expect("an array").contains(&"mprotect".into()), "{report}");
+    if sysctl.trim() == "0" && unsafe { libc::geteuid() } == 0 {
+        let open = fs::metadata("/dev/userfaultfd").is_ok_and(|m| m.permissions().mode() & 0o006 == 0o006);
+        let want = if open { "ok" } else { "warn" };
+        assert_eq!(verdict(&report, "vm.unprivileged_userfaultfd"), want, "{report}");
+        assert_eq!(verdict(&report, "back end thread"), want, "{report}");
+    }
+}
+
+#[test]
+fn another_user_is_admitted_by_name_only() {
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("skipped: only root can become another user");
+        return;
+    }
+    let (dir, name, open) = (Dir::new(), unique("mine"), unique("all"));
+    let mut s = Serve::start(&["--name", &name, "--size", "4K"]);
+    s.line();
+    let mut s2 = Serve::start(&["--name", &open, "--size", "4K", "--allow-uid", "65534"]);
+    s2.line();
+    let listed = json(&output(as_nobody(&dir.tool(), &["ls", "--json"])));
+    let answers =
+        |n: &str| listed.as_array().expect("an array").iter().find(|r| r["name"] == n).map(|r| r["answers"].clone());
+    assert_eq!((answers(&name), answers(&open)), (Some(false.into()), Some(true.into())), "{listed}");
+}
+
+#[test]
+fn run_preloads_and_sets_the_variables() {
+    let lib = library().canonicalize().expect("the library");
+    let lib = lib.to_str().expect("UTF-8");
+    let script = "echo $LD_PRELOAD/$LIBSMC_FAULT/$LIBSMC_RESIDENT/$LIBSMC_WAIT/$LIBSMC_LOG/$LIBSMC_DISABLE; exit 7";
+    let args = [
+        "run",
+        "--lib",
+        lib,
+        "--fault",
+        "uffd-sigbus",
+        "--resident",
+        "1M",
+        "--wait",
+        "9",
+        "--log",
+        "off",
+        "--disable",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    let out = run(&args);
+    assert_eq!((out.status.code(), text(&out.stderr)), (Some(7), String::new()));
+    assert_eq!(text(&out.stdout), format!("{lib}/sigbus/1048576/9/off/1\n"));
+    // What was preloaded before stays, behind ours; variables that no option names stay as they are.
+    let mut c = Command::new("timeout");
+    c.args(["60"]).arg(tool()).args(["run", "--lib", lib, "--", "sh", "-c", script]);
+    c.env("LD_PRELOAD", "libm.so.6:libdl.so.2").env("LIBSMC_WAIT", "77");
+    let out = output(c);
+    assert_eq!(text(&out.stdout), format!("{lib}:libm.so.6:libdl.so.2///77//\n"), "{out:?}");
+}
+
+#[test]
+fn run_finds_the_library() {
+    let lib = library();
+    for place in ["bin", "lib"] {
+        let dir = Dir::new();
+        fs::create_dir(dir.path("bin")).expect("mkdir");
+        let smc = dir.path("bin/smc");
+        copy(&tool(), &smc);
+        let none = output(limited(smc.to_str().expect("UTF-8"), &["run", "true"]));
+        assert!(none.status.code() == Some(1) && text(&none.stderr).ends_with("; name it with --lib\n"), "{none:?}");
+        let _ = fs::create_dir(dir.path("lib"));
+        let at = dir.path(place).join("libsmc.so.1");
+        copy(&lib, &at);
+        let out = output(limited(
+            smc.to_str().expect("UTF-8"),
+            &["run", "--", "sh", "-c", "grep -c libsmc /proc/self/maps >&2; echo $LD_PRELOAD"],
+        ));
+        assert_eq!(text(&out.stdout).trim(), at.canonicalize().expect("there").to_str().expect("UTF-8"), "{out:?}");
+    }
+}
+
+#[test]
+fn run_reaches_a_region() {
+    let name = unique("run");
+    let mut s = Serve::start(&["--name", &name, "--size", "64K"]);
+    s.line();
+    change(&name, 8, 0, b"by store");
+    let out = run(&[
+        "run",
+        "--lib",
+        library().to_str().expect("UTF-8"),
+        "--",
+        "head",
+        "-c",
+        "8",
+        &format!("/smc/local/{name}"),
+    ]);
+    assert_eq!(text(&out.stdout), "by store", "{out:?}");
+}
+
+#[test]
+fn run_says_what_it_cannot_cover() {
+    let lib = library();
+    let dir = Dir::new();
+    let source = dir.path("hello.c");
+    fs::write(&source, "#include <stdio.h>\nint main(void) { puts(\"ran\"); return 0; }\n").expect("write");
+    let cc = |out: &Path, extra: &[&str]| {
+        Command::new("cc").arg("-o").arg(out).arg(&source).args(extra).status().is_ok_and(|s| s.success())
+    };
+    let try_it =
+        |p: &Path| output(smc(&["run", "--lib", lib.to_str().expect("UTF-8"), "--", p.to_str().expect("UTF-8")]));
+    let plain = dir.path("plain");
+    assert!(cc(&plain, &[]));
+    assert_eq!(text(&try_it(&plain).stderr), "");
+    for (name, flag) in [("static", "-static"), ("static-pie", "-static-pie")] {
+        let p = dir.path(name);
+        if !cc(&p, &[flag]) {
+            eprintln!("skipped: no {flag} C library");
+            continue;
+        }
+        let out = try_it(&p);
+        let said = format!(
+            "smc: warning: {} is not covered: it is statically linked, so no library can be loaded into it\n",
+            p.display()
+        );
+        assert_eq!((&*text(&out.stdout), text(&out.stderr)), ("ran\n", said));
+    }
+    if unsafe { libc::geteuid() } == 0 {
+        for (mode, word) in [(0o4755, "set-user-ID"), (0o2755, "set-group-ID")] {
+            let p = dir.path(word);
+            assert!(cc(&p, &[]));
+            std::os::unix::fs::chown(&p, Some(65534), Some(65534)).expect("chown");
+            fs::set_permissions(&p, fs::Permissions::from_mode(mode)).expect("chmod");
+            let err = text(&try_it(&p).stderr);
+            assert!(err.starts_with("smc: warning: ") && err.contains(word), "{err}");
+        }
+    }
+    let out = run(&["run", "--lib", lib.to_str().expect("UTF-8"), "--", "no-such-program-here"]);
+    assert_eq!(
+        (out.status.code(), &*text(&out.stderr)),
+        (Some(1), "smc: cannot run no-such-program-here: there is no such program in PATH\n")
+    );
+}
+
+#[test]
+fn env_is_the_table_of_the_library() {
+    let names: Vec<_> = VARS.iter().map(|v| v.name).collect();
+    let listed = json(&run(&["env", "--json"]));
+    let got: Vec<_> =
+        listed.as_array().expect("an array").iter().map(|v| v["name"].as_str().expect("a name")).collect();
+    assert_eq!(got, names);
+    let markdown = text(&run(&["env", "--markdown"]).stdout);
+    assert!(names.iter().all(|n| markdown.contains(&format!("| `{n}` |"))), "{markdown}");
+    let mut c = smc(&["env"]);
+    c.env("LIBSMC_WAIT", "-3");
+    let out = output(c);
+    assert!(text(&out.stdout).contains("LIBSMC_WAIT      -3"), "{out:?}");
+    assert!(text(&out.stderr).contains("LIBSMC_WAIT=-3 ignored"), "{out:?}");
+}
