@@ -8,6 +8,7 @@ pub mod export;
 pub mod fault;
 pub mod handler;
 pub mod home;
+pub mod hooks;
 pub mod keeper;
 pub mod options;
 pub mod pages;

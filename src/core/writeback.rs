@@ -105,6 +105,16 @@ impl Region {
         Status::OK
     }
 
+    /// Where stores are that were found and not delivered, as byte ranges of whole pages; at most `most` of them.
+    pub fn unreleased(&self, most: usize) -> Vec<(u64, u64)> {
+        let (mut at, mut out) = (0, Vec::new());
+        while let Some((s, e)) = self.pages.dirty.next_run(at, self.pages.len()).filter(|_| out.len() < most) {
+            out.push(((s * PAGE) as u64, self.len().min((e * PAGE) as u64)));
+            at = e;
+        }
+        out
+    }
+
     /// Everything delivered so far becomes readable at the home.
     pub(super) fn fence(&self, deadline: Deadline) -> Status {
         let s = self.link.fence(self.key, deadline);

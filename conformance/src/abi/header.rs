@@ -8,13 +8,14 @@ pub fn generate() -> Result<String, String> {
     generate_from(&sources(&repo::root().join("src/capi"))?)
 }
 
-/// The directory's Rust files: `mod.rs` first, then by name, so that the order of declarations is stable.
+/// The directory's Rust files: `mod.rs`, then its modules in the order in which it names them, so that the header reads in
+/// an order that somebody has chosen.
 fn sources(dir: &Path) -> Result<Vec<PathBuf>, String> {
-    let entries = std::fs::read_dir(dir).map_err(|e| format!("cannot read {}: {e}", dir.display()))?;
-    let mut files: Vec<PathBuf> =
-        entries.flatten().map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "rs")).collect();
-    files.sort_by_key(|p| (p.file_name().is_some_and(|n| n != "mod.rs"), p.clone()));
-    Ok(files)
+    let root = dir.join("mod.rs");
+    let text = std::fs::read_to_string(&root).map_err(|e| format!("cannot read {}: {e}", root.display()))?;
+    let names = text.lines().filter_map(|l| l.trim_start_matches("pub ").strip_prefix("mod ")?.strip_suffix(';'));
+    let modules: Vec<PathBuf> = names.map(|n| dir.join(n).with_extension("rs")).collect();
+    Ok([root].into_iter().chain(modules).collect())
 }
 
 /// A header from these files and the repository's `cbindgen.toml`.
