@@ -1,21 +1,12 @@
 //! Generation of `include/smc.h` with the pinned cbindgen.
 
 use crate::repo;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The header as the sources in `src/capi` give it now.
 pub fn generate() -> Result<String, String> {
-    generate_from(&sources(&repo::root().join("src/capi"))?)
-}
-
-/// The directory's Rust files: `mod.rs`, then its modules in the order in which it names them, so that the header reads in
-/// an order that somebody has chosen.
-fn sources(dir: &Path) -> Result<Vec<PathBuf>, String> {
-    let root = dir.join("mod.rs");
-    let text = std::fs::read_to_string(&root).map_err(|e| format!("cannot read {}: {e}", root.display()))?;
-    let names = text.lines().filter_map(|l| l.trim_start_matches("pub ").strip_prefix("mod ")?.strip_suffix(';'));
-    let modules: Vec<PathBuf> = names.map(|n| dir.join(n).with_extension("rs")).collect();
-    Ok([root].into_iter().chain(modules).collect())
+    // cbindgen follows the modules in the order in which the root names them.
+    generate_from(&[repo::root().join("src/capi/mod.rs")])
 }
 
 /// A header from these files and the repository's `cbindgen.toml`.
