@@ -34,15 +34,19 @@ static void client(struct ends e) {
     say(e, 'm');
     hear(e, 'v');
     TRUE(m[0] == 0);                /* here before */
-    TRUE(m[10 * PAGE + 5] == 0xee); /* a load shows the error value */
-    m[20 * PAGE] = 1;               /* a store goes to a page that shows it */
-    TRUE(m[20 * PAGE + 1] == 0xee && m[20 * PAGE] == 1);
-    m[10 * PAGE + 5] = 2;
-    TRUE(m[10 * PAGE + 5] == 2);
+    TRUE(m[30 * PAGE + 5] == 0xee); /* a load shows the error value */
+    m[50 * PAGE] = 1;               /* a store goes to a page that shows it */
+    TRUE(m[50 * PAGE + 1] == 0xee && m[50 * PAGE] == 1);
+    m[30 * PAGE + 5] = 2;
+    TRUE(m[30 * PAGE + 5] == 2);
     IS(smc_release(r, 0, 0, 0), SMC_STATUS_POISONED); /* these stores will never be at the home */
     TRUE(strstr(last(), name));
+    OK(smc_release(r, 0, 0, 0)); /* said once */
     IS(smc_region_status(r), SMC_STATUS_REVOKED);
-    smc_unmap(r);
+    m[50 * PAGE + 9] = 3;
+    IS(smc_acquire(r, 48 * PAGE, 4 * PAGE), SMC_STATUS_OK); /* the page is dropped: nothing to merge */
+    TRUE(m[50 * PAGE] == 0xee && m[50 * PAGE + 9] == 0xee);
+    IS(smc_unmap(r), SMC_STATUS_LOST);
     OK(smc_peer_close(host));
     OK(smc_shutdown(ctx));
     say(e, 'd');

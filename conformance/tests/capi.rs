@@ -68,6 +68,14 @@ fn a_small_memlock_limit_is_named() {
 }
 
 #[test]
+fn the_error_value_and_stores_to_it() {
+    let program = linked("api_poison");
+    for b in BACKENDS {
+        passes(&program, &[], &[("LIBSMC_FAULT", b)]);
+    }
+}
+
+#[test]
 fn a_thousand_maps_leave_nothing() {
     for b in ["thread", "sigbus"] {
         println!("{b}: {}", passes(&linked("api_leaks"), &[], &[("LIBSMC_FAULT", b)]));

@@ -174,8 +174,11 @@ pub extern "C" fn smc_unmap(region: *mut smc_region) -> smc_status {
             return Ok(());
         }
         let attempt = format!("unmap region \"{}\" without loss", m.region.name());
-        if m.region.first_view().is_some() {
+        if status != Status::POISONED && m.region.first_view().is_some() {
             return Err(Error::of(status, attempt));
+        }
+        if status == Status::POISONED {
+            return Err(Error::new(Status::LOST, attempt, "stores went to pages that could not be fetched"));
         }
         let ranges = m.region.unreleased(16);
         let list = ranges.iter().map(|(s, e)| format!("{s}..{e}")).collect::<Vec<_>>().join(", ");

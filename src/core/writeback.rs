@@ -41,6 +41,8 @@ pub struct Outbox {
 #[derive(Default)]
 pub struct Unsent {
     any: AtomicBool,
+    /// Stores went to pages that showed the error value; no release has said so yet.
+    nowhere: AtomicBool,
     runs: Mutex<Vec<(u64, usize)>>,
 }
 
@@ -70,10 +72,21 @@ impl Region {
         let (sent, status) = self.push(range, &mut outbox, deadline);
         // What the keeper took before our harvest is also a store before this release.
         self.keeper.wait_for_push();
-        if !status.is_ok() || (sent == 0 && !self.keeper.take_unfenced()) {
-            return status;
+        let fenced = if status.is_ok() && (sent > 0 || self.keeper.take_unfenced()) { self.fence(deadline) } else { status };
+        self.judge_release(fenced)
+    }
+
+    /// The result of a release that delivered everything there was to deliver is still not OK when stores went to pages
+    /// that showed the error value: POISONED, once.
+    pub(super) fn judge_release(&self, s: Status) -> Status {
+        if s.is_ok() && self.unsent.nowhere.swap(false, SeqCst) { Status::POISONED } else { s }
+    }
+
+    /// The bytes of a poisoned page are not the home's, so its stores go nowhere; the next release says so.
+    pub(super) fn forget_poisoned(&self, p: usize) {
+        if self.pages.dirty.take(p) {
+            self.unsent.nowhere.store(true, SeqCst);
         }
-        self.fence(deadline)
     }
 
     /// Starts write-back and returns: posted, not fenced.
@@ -249,7 +262,8 @@ impl Region {
                 Ok(()) => self.gather_page(p, out),
                 Err(s) if s.is_held() && out.held.is_empty() => return Err(Status::TIMED_OUT),
                 Err(s) if s.is_held() => return Ok(p),
-                // Poisoned or gone: its bytes are not the home's, or were pushed by whoever dropped it.
+                Err(State::Poisoned) => self.forget_poisoned(p),
+                // Gone: its bytes were pushed by whoever dropped it.
                 Err(_) => _ = self.pages.dirty.take(p),
             }
             at = p + 1;
