@@ -1,6 +1,123 @@
-// smc.h - remote accelerator memory by plain load and store.
+// smc.h - remote accelerator memory by plain load and store. Interface version 0.x: it may still change.
 //
 // Generated from src/capi; do not edit. To change it, change the Rust source and run `smc-tasks header`.
+//
+// A process *exports* memory under a name; other processes *map* it and use it by plain loads and stores. A page is fetched
+// from its *home* (the exporter's memory) when it is touched; stores go to a local copy and reach the home as the table says.
+//
+// MEMORY MODEL
+//
+//   operation                    promise
+//   ---------------------------  --------------------------------------------------------------------------------------
+//   load                         the home's bytes as of this process's last acquire or later, and this process's own
+//                                stores
+//   store, write-back            visible in this process at once, at the home by the next release at the latest;
+//                                earlier when the page is evicted or passes dirty_limit or age_ms
+//   store, write-through         SMC_THROUGH_EXACT: at the home when the store instruction has returned;
+//                                SMC_THROUGH_BOUNDED: on its way within 1 ms
+//   smc_flush                    starts write-back and returns
+//   smc_release                  all earlier stores in the range are readable at the home when it returns OK
+//   smc_acquire                  later loads in the range see the home as of the call or later; own stores that were not
+//                                released survive
+//   smc_invalidate               drops clean pages, fails with DIRTY on others
+//   smc_barrier                  release, then acquire
+//   smc_load_u64, smc_wait_until read at the home, past every local copy: flags and locks without guessing when to acquire
+//   smc_store_u64, smc_fetch_add, smc_compare_swap
+//                                performed at the home, one after the other for all processes; a later write-back never
+//                                undoes them
+//   smc_release with SMC_RELEASE_DEVICE
+//                                also visible to kernels that run on the exporter's accelerator already
+//
+// To pass data: the writer stores, calls smc_release(), then sets a flag with smc_store_u64(); the reader waits for the flag
+// with smc_wait_until(), calls smc_acquire(), then loads. Without a release and an acquire between them nothing is promised
+// about when, or in which order, one process sees another's stores; a byte is never torn, an aligned word may be.
+//
+// Different processes may store to different bytes of one page, or one cache line, with SMC_POLICY_BYTE: both survive.
+// Two that store to the same byte without synchronising leave one of the two values. A byte that is stored with the value it
+// had already is not sent. smc_map() acquires; smc_unmap(), and the exit of a process in which the library is preloaded
+// or linked, release. Threads of one process share the local copy: among them the machine's own memory model holds.
+// The exporter's own loads and stores go to the home itself.
+//
+// A load that cannot be served because the home is not reachable waits up to wait_ms, then shows the error value (bytes of
+// 0xFF) or raises SIGBUS: smc_on_error. A page that shows the error value is never written back and is fetched again after
+// recovery. Stores that could not be delivered are kept, and sent by the next release.
+//
+// CONVENTIONS
+//
+// Names: functions and types smc_*, constants SMC_*. A function that can fail returns smc_status; one that returns a pointer, a
+//   length or a descriptor says what failure looks like. Nothing sets errno by contract.
+// Outputs: last or next to last arguments; written on success only, unless the function says otherwise. Inputs are const, and copied:
+//   they are yours again when the call returns.
+// NULL: INVALID_ARGUMENT wherever it is not said to be allowed.
+// Numbers: sizes and offsets in bytes, times in milliseconds unless the name says _ns. An unknown number of an enumeration, an unknown
+//   flag and a value out of range are INVALID_ARGUMENT; nothing was done then.
+// Structures: the first field is struct_size. Start from all zeros (zero is the default everywhere), set struct_size to sizeof, then
+//   what you want. A program built against an older header works; one built against a newer header works as long as the
+//   fields this library does not know are zero, else it gets INVALID_ARGUMENT.
+// Handles: smc_context, smc_peer, smc_region and smc_export_t are opaque: numbers in the shape of pointers, never followed. One
+//   that was closed, or is of another kind, is refused with INVALID_ARGUMENT.
+// Ownership: who opens closes: smc_init/smc_shutdown, smc_connect/smc_peer_close, smc_map/smc_unmap,
+//   smc_export or smc_register_region/smc_unexport. The library never frees what is yours and you never free what is the library's.
+// Threads: every function may be called by any thread at any time, but closing an object that another thread is using is
+//   an error of the program (smc_unexport waits). Callbacks run in the calling thread, unless they say otherwise.
+// Signals: in a signal handler call only the functions marked async-signal-safe. Loads and stores to mapped memory are allowed
+//   there, also while the interrupted thread is inside a function of the library.
+// Fork: mapped regions are absent in a fork child (a touch is SIGSEGV), and every call with an object of the parent answers FORKED.
+//   A child that needs the library calls exec first.
+// Panics: none cross this border. A bug that the library finds in itself ends the process with a message.
+// Failures in words: smc_last_error().
+//
+// EXAMPLE: AN EXPORTER
+//
+//   #include <smc.h>
+//   #include <stdio.h>
+//   #include <unistd.h>
+//
+//   static int fail(const char *what) {
+//       char text[512];
+//       smc_last_error(text, sizeof text);
+//       fprintf(stderr, "%s: %s\n", what, text);
+//       return 1;
+//   }
+//
+//   int main(void) {
+//       smc_context *ctx;
+//       smc_export_t *exported;
+//       smc_export_attr attr = {0};
+//       attr.struct_size = sizeof attr;
+//       attr.name = "grads";
+//       attr.length = 1 << 20;
+//       if (smc_init(NULL, &ctx)) return fail("smc_init");
+//       if (smc_export(ctx, &attr, &exported)) return fail("smc_export");
+//       volatile double *grads = smc_export_address(exported);
+//       grads[1] = 0.5;
+//       puts("serving grads");
+//       fflush(stdout);
+//       while (__atomic_load_n((uint64_t *)grads, __ATOMIC_ACQUIRE) == 0) usleep(1000);
+//       printf("a client stored %g\n", grads[1]);
+//       if (smc_unexport(exported)) return fail("smc_unexport");
+//       return smc_shutdown(ctx) ? fail("smc_shutdown") : 0;
+//   }
+//
+// EXAMPLE: A CLIENT (fail() as above)
+//
+//   int main(void) {
+//       smc_context *ctx;
+//       smc_peer *host;
+//       smc_region *region;
+//       if (smc_init(NULL, &ctx)) return fail("smc_init");
+//       if (smc_connect(ctx, NULL, &host)) return fail("smc_connect");
+//       if (smc_map(host, "grads", NULL, &region)) return fail("smc_map");
+//       double *grads = smc_address(region);
+//       grads[1] += 1.0;
+//       if (smc_release(region, 8, 8, 0)) return fail("smc_release");
+//       if (smc_store_u64(region, 0, 1)) return fail("smc_store_u64");
+//       if (smc_unmap(region)) return fail("smc_unmap");
+//       if (smc_peer_close(host)) return fail("smc_peer_close");
+//       return smc_shutdown(ctx) ? fail("smc_shutdown") : 0;
+//   }
+//
+// Build either with `cc example.c -lsmc`.
 
 
 #ifndef SMC_H
@@ -724,7 +841,8 @@ uint64_t smc_length(struct smc_region *region);
 // `offset` and `length` are bytes of the region (not of the view); a length of 0 means to the end. Stores beyond the range
 // may be published too, never undone. On failure every byte that was not delivered is still dirty and goes out with the next
 // release. `flags`: 0, or SMC_RELEASE_DEVICE: also visible to kernels already running on the exporter's accelerator; for
-// system memory that is the same.
+// system memory that is the same. POISONED, once: everything else was delivered, but stores since the last release went to
+// pages that showed the error value, and are nowhere.
 //
 // Errors: INVALID_ARGUMENT, OUT_OF_RANGE, NOT_SUPPORTED, TIMED_OUT, LINK_DOWN, PEER_DEAD, REVOKED, PERMISSION, SYSTEM,
 // FORKED. Any thread; blocks up to `wait_ms`; not in a signal handler (a handler may touch region memory meanwhile).

@@ -8,6 +8,7 @@ use crate::base::config::{Backend, Config, LogLevel};
 use crate::base::{Error, Result, Status};
 use crate::core::engine::{Choice, Engine};
 use crate::core::hooks;
+use crate::sys::process::say;
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -107,7 +108,7 @@ fn settings(w: &Wish) -> Config {
     config.log = w.log.unwrap_or(config.log);
     if config.log >= LogLevel::Error {
         for text in &config.complaints {
-            hooks::say(text);
+            say(text);
         }
     }
     config

@@ -1,7 +1,6 @@
-//! What the engine knows of the library around it: whether hooks stand before libc's functions, and how to say something.
+//! What the engine knows of the library around it: whether hooks stand before libc's functions.
 
 use crate::sys::dl;
-use crate::sys::errno::syscall;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 static DISABLED: AtomicBool = AtomicBool::new(false);
@@ -28,11 +27,4 @@ pub fn mode() -> Mode {
         return Mode::Absent;
     }
     if DISABLED.load(Relaxed) { Mode::Disabled } else { Mode::Active }
-}
-
-/// A line on stderr.
-pub fn say(text: &str) {
-    let line = format!("libsmc: {text}\n");
-    // SAFETY: the line is readable for its length; a closed stderr is the program's wish.
-    let _ = unsafe { syscall(libc::SYS_write, [2, line.as_ptr() as usize, line.len(), 0, 0, 0]) };
 }

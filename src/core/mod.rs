@@ -10,6 +10,7 @@ pub mod handler;
 pub mod home;
 pub mod hooks;
 pub mod keeper;
+pub mod losses;
 pub mod options;
 pub mod pages;
 pub mod region;
