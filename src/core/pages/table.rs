@@ -37,8 +37,8 @@ pub struct PageTable {
 /// What is counted per 2 MiB.
 #[derive(Default, Debug)]
 struct Chunk {
-    /// Pages that occupy local memory.
-    resident: AtomicU32,
+    /// Pages that are here or on their way.
+    populated: AtomicU32,
     /// Releases that covered the chunk, modulo 2^32.
     epoch: AtomicU32,
 }
@@ -173,14 +173,20 @@ impl PageTable {
         }
     }
 
+    /// A page counts for its chunk as soon as it is being brought: it is shown, and may be stored into, a moment before
+    /// it turns RESIDENT, and a release by that very thread must look at it.
     fn account(&self, p: usize, from: State, to: State) {
-        let holds = |s| matches!(s, State::Resident | State::Busy | State::Poisoned);
         let Some(chunk) = self.chunks.get(p / CHUNK) else { return };
+        let shown = |s| s != State::Remote;
+        if !shown(from) && shown(to) {
+            chunk.populated.fetch_add(1, SeqCst);
+        } else if shown(from) && !shown(to) {
+            chunk.populated.fetch_sub(1, SeqCst);
+        }
+        let holds = |s| matches!(s, State::Resident | State::Busy | State::Poisoned);
         if !holds(from) && holds(to) {
-            chunk.resident.fetch_add(1, SeqCst);
             self.resident.fetch_add(1, SeqCst);
         } else if holds(from) && !holds(to) {
-            chunk.resident.fetch_sub(1, SeqCst);
             self.resident.fetch_sub(1, SeqCst);
         }
     }
@@ -190,14 +196,14 @@ impl PageTable {
         self.resident.load(SeqCst) as usize
     }
 
-    /// The next run of chunks with local pages in `[start, end)`, clipped to it, as pages.
+    /// The next run of chunks with pages that are here or on their way in `[start, end)`, clipped to it, as pages.
     pub fn next_populated(&self, start: usize, end: usize) -> Option<(usize, usize)> {
         let end = end.min(self.len());
         if start >= end {
             return None;
         }
         let chunks = self.chunks.get(start / CHUNK..end.div_ceil(CHUNK))?;
-        let used = |c: &Chunk| c.resident.load(SeqCst) != 0;
+        let used = |c: &Chunk| c.populated.load(SeqCst) != 0;
         let first = chunks.iter().position(used)? + start / CHUNK;
         let rest = self.chunks.get(first..end.div_ceil(CHUNK))?;
         let last = first + rest.iter().position(|c| !used(c)).unwrap_or(rest.len());
@@ -215,6 +221,7 @@ mod tests {
         assert_eq!(t.next_populated(0, 1500), None);
         t.apply(700, Event::BeginFetch).unwrap();
         assert_eq!(t.apply(700, Event::BeginFetch), Err(State::Fetching));
+        assert_eq!((t.resident(), t.next_populated(0, 1500)), (0, Some((512, 1024))), "it may be stored into before it turns RESIDENT");
         t.apply(700, Event::Fetched).unwrap();
         assert_eq!((t.resident(), t.next_populated(0, 1500)), (1, Some((512, 1024))));
         assert_eq!(t.next_populated(600, 705), Some((600, 705)));
