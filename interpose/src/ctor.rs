@@ -7,6 +7,7 @@
 use libc::{c_char, c_int};
 use smc_engine::base::config::Config;
 use smc_engine::core::engine::Engine;
+use smc_engine::core::hooks;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
 
@@ -76,6 +77,7 @@ extern "C" fn start(_argc: c_int, _argv: *const *const c_char, envp: *const *con
             save(line);
             if line.to_bytes() == b"LIBSMC_DISABLE=1" {
                 DISABLED.store(true, Relaxed);
+                hooks::disable();
             }
         }
         // SAFETY: the entry was not the last one.

@@ -19,6 +19,12 @@ macro_rules! table {
                 match self.0 { $($num => stringify!($name),)* _ => "UNKNOWN" }
             }
 
+            /// [`Status::name`], NUL-terminated so that C can have it without a copy.
+            pub fn name_c(self) -> &'static std::ffi::CStr {
+                let s: &'static [u8] = match self.0 { $($num => concat!(stringify!($name), "\0").as_bytes(),)* _ => b"UNKNOWN\0" };
+                match std::ffi::CStr::from_bytes_with_nul(s) { Ok(c) => c, Err(_) => c"UNKNOWN" }
+            }
+
             /// One sentence for people, NUL-terminated so that C can have it without a copy.
             pub fn text_c(self) -> &'static std::ffi::CStr {
                 let s: &'static [u8] = match self.0 { $($num => concat!($text, "\0").as_bytes(),)* _ => b"unknown status\0" };

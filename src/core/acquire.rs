@@ -69,6 +69,7 @@ impl Region {
                 Err(s) => s,
             }
         };
+        let released = self.judge_release(released);
         if released.is_ok() { self.acquire(0, 0) } else { released }
     }
 
@@ -140,11 +141,10 @@ impl Region {
 
     fn clear_poison(&self, p: usize) {
         let signals = SignalsBlocked::new();
-        self.pages.dirty.take(p);
         self.each_view(&signals, |v| _ = self.tracker.hide(v, PageRange { start: p, end: p + 1 }));
         // The mark a store left on the poisoned page must not outlive it.
         let _ = self.harvest(PageRange { start: p, end: p + 1 }, Heat::Hidden);
-        self.pages.dirty.take(p);
+        self.forget_poisoned(p);
         let _ = self.pages.apply(p, Event::Clear);
     }
 

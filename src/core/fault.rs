@@ -30,7 +30,7 @@ impl Region {
             let state = self.pages.state(page);
             let done = match state {
                 State::Remote => self.bring_and_show(signals, view, page, write, deadline),
-                State::Poisoned => self.show_poisoned(view, page),
+                State::Poisoned => self.show_poisoned(signals, view, page, write),
                 State::Fetching | State::Busy => {
                     self.pages.wait(page, deadline);
                     None
@@ -268,11 +268,18 @@ impl Region {
         (page + 1..run.end).for_each(|p| _ = self.pages.apply(p, Event::Unlock));
     }
 
-    fn show_poisoned(&self, view: &View, page: usize) -> Option<Served> {
+    /// A store is let through and noted: the next release says that it went nowhere.
+    fn show_poisoned(&self, signals: &SignalsBlocked, view: &View, page: usize, write: bool) -> Option<Served> {
         if self.errors_are_sigbus() {
             return Some(self.raise(view, page));
         }
-        let _ = self.tracker.admit(view, PageRange { start: page, end: page + 1 }, true);
+        let this = PageRange { start: page, end: page + 1 };
+        if write {
+            self.admit_written(signals, view, this);
+            let _ = self.tracker.unprotect(view, this);
+        } else {
+            let _ = self.tracker.admit(view, this, true);
+        }
         Some(Served::Retry)
     }
 

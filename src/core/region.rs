@@ -19,7 +19,7 @@ use crate::base::addr::{PAGE, PageRange, round_up_page};
 use crate::base::config::Backend;
 use crate::base::stats::RegionStats;
 use crate::base::{Error, HomeOff, Result, Status};
-use crate::link::{Access, Health, Link, Opened, RegionKey, Registration};
+use crate::link::{Access, Health, Link, MemoryKind, Opened, RegionKey, Registration};
 use crate::sys::clock::Deadline;
 use crate::sys::mem::{self, Mapping};
 use crate::sys::sync::{Lock, SignalsBlocked};
@@ -48,6 +48,7 @@ pub struct Region {
     pub(super) link: Arc<dyn Link>,
     pub(super) key: RegionKey,
     len: u64,
+    kind: MemoryKind,
     pub(super) file: OwnedFd,
     a: Mapping,
     t: Option<Mapping>,
@@ -132,6 +133,7 @@ impl Region {
             stats: RegionStats::new(),
             key: opened.key,
             len: opened.info.len,
+            kind: opened.info.kind,
             name,
             opts,
             link,
@@ -158,6 +160,11 @@ impl Region {
     /// Bytes at the home.
     pub fn len(&self) -> u64 {
         self.len
+    }
+
+    /// What lies behind it at the home.
+    pub fn kind(&self) -> MemoryKind {
+        self.kind
     }
 
     /// True for a region without bytes (never made).

@@ -62,6 +62,8 @@ impl Outbox {
 #[derive(Default)]
 pub struct Unsent {
     any: AtomicBool,
+    /// Stores went to pages that showed the error value; no release has said so yet.
+    pub(super) nowhere: AtomicBool,
     runs: Mutex<Vec<(u64, usize)>>,
 }
 
@@ -91,10 +93,8 @@ impl Region {
         let (sent, status) = self.push(range, &mut outbox, deadline);
         // What the keeper took before our harvest is also a store before this release.
         self.keeper.wait_for_push();
-        if !status.is_ok() || (sent == 0 && !self.keeper.take_unfenced()) {
-            return status;
-        }
-        self.fence(deadline)
+        let fenced = if status.is_ok() && (sent > 0 || self.keeper.take_unfenced()) { self.fence(deadline) } else { status };
+        self.judge_release(fenced)
     }
 
     /// Starts write-back and returns: posted, not fenced.
@@ -291,7 +291,8 @@ impl Region {
                 Ok(()) => self.gather_page(p, out),
                 Err(s) if s.is_held() && first => return Err(Status::TIMED_OUT),
                 Err(s) if s.is_held() => return Ok(p),
-                // Poisoned or gone: its bytes are not the home's, or were pushed by whoever dropped it.
+                Err(State::Poisoned) => self.forget_poisoned(p),
+                // Gone: its bytes were pushed by whoever dropped it.
                 Err(_) => _ = self.pages.dirty.take(p),
             }
             at = p + 1;

@@ -158,6 +158,26 @@ pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), Errno> {
     unsafe { syscall(libc::SYS_mprotect, [addr, len, prot as usize, 0, 0, 0]) }.map(drop)
 }
 
+/// mlock(2): brings the pages in and keeps them in RAM.
+pub fn lock(addr: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: changes no content; the kernel checks the range.
+    unsafe { syscall(libc::SYS_mlock, [addr, len, 0, 0, 0, 0]) }.map(drop)
+}
+
+/// munlock(2).
+pub fn unlock(addr: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: changes no content; the kernel checks the range.
+    unsafe { syscall(libc::SYS_munlock, [addr, len, 0, 0, 0, 0]) }.map(drop)
+}
+
+/// Bytes this process may lock (RLIMIT_MEMLOCK); `None` for no limit.
+pub fn lock_limit() -> Option<u64> {
+    let mut limit = [0u64; 2];
+    // SAFETY: the kernel writes two words there.
+    unsafe { syscall(libc::SYS_prlimit64, [0, libc::RLIMIT_MEMLOCK as usize, 0, limit.as_mut_ptr() as usize, 0, 0]) }.ok()?;
+    Some(limit[0]).filter(|n| *n != u64::MAX)
+}
+
 /// A memory file of `len` bytes, close-on-exec, sealable. `name` shows in /proc/PID/maps.
 ///
 /// Tries MFD_NOEXEC_SEAL first (hosts with vm.memfd_noexec=2 refuse anything else), then without (kernels before 6.3).

@@ -14,6 +14,13 @@ pub fn tid() -> u32 {
     unsafe { syscall(libc::SYS_gettid, [0; 6]) }.unwrap_or(0) as u32
 }
 
+/// A line on stderr, in one piece. Allocates.
+pub fn say(text: &str) {
+    let line = format!("libsmc: {text}\n");
+    // SAFETY: the line is readable for its length; a closed stderr is the program's wish.
+    let _ = unsafe { syscall(libc::SYS_write, [2, line.as_ptr() as usize, line.len(), 0, 0, 0]) };
+}
+
 /// MemAvailable in bytes, or 1 GiB when /proc cannot be read. Allocates.
 pub fn mem_available() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();

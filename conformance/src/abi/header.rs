@@ -1,20 +1,12 @@
 //! Generation of `include/smc.h` with the pinned cbindgen.
 
 use crate::repo;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The header as the sources in `src/capi` give it now.
 pub fn generate() -> Result<String, String> {
-    generate_from(&sources(&repo::root().join("src/capi"))?)
-}
-
-/// The directory's Rust files: `mod.rs` first, then by name, so that the order of declarations is stable.
-fn sources(dir: &Path) -> Result<Vec<PathBuf>, String> {
-    let entries = std::fs::read_dir(dir).map_err(|e| format!("cannot read {}: {e}", dir.display()))?;
-    let mut files: Vec<PathBuf> =
-        entries.flatten().map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "rs")).collect();
-    files.sort_by_key(|p| (p.file_name().is_some_and(|n| n != "mod.rs"), p.clone()));
-    Ok(files)
+    // cbindgen follows the modules in the order in which the root names them.
+    generate_from(&[repo::root().join("src/capi/mod.rs")])
 }
 
 /// A header from these files and the repository's `cbindgen.toml`.

@@ -63,14 +63,53 @@ macro_rules! row {
 }
 
 /// Every struct with a body in `smc.h`: one line each.
+#[rustfmt::skip]
 pub fn structs() -> Vec<Struct> {
-    vec![]
+    use smc_engine::capi::types;
+    vec![
+        row!(types::smc_config { struct_size, fault, log, wait_ms, resident_limit }),
+        row!(types::smc_export_attr { struct_size, name, address, length, access, kind, flags, allow_uid_count, allow_uids }),
+        row!(types::smc_client { struct_size, id, since_ns, pid, uid, access, reserved }),
+        row!(types::smc_region_info { struct_size, name, length, access, kind, clients, pid }),
+        row!(types::smc_map_attr { struct_size, access, policy, through, on_error, offset, length, address_hint, page_unit, resident_limit, dirty_limit, age_ms, acquire_ms, wait_ms, window, error_byte }),
+        row!(types::smc_stats { struct_size, faults, spurious_faults, pages_fetched, pages_prefetched, fetch_errors, pages_poisoned, pages_dropped, pages_evicted, pages_dirtied, pages_pushed, messages, bytes_written, bytes_fetched, pages_unchanged, releases, acquires, home_ops, write_errors, local_bytes, local_limit }),
+    ]
+}
+
+/// `numbers!(smc_enum: SMC_ENUM { Variant, ... })`: constants of an enumeration as the engine has them.
+macro_rules! numbers {
+    ($type:ident: $($name:ident = $variant:ident),* $(,)?) => {
+        [$(Constant { name: stringify!($name).into(), value: types::$type::$variant as i64 }),*]
+    };
 }
 
 /// Every enumerator and numeric constant of `smc.h`.
 pub fn constants() -> Vec<Constant> {
+    use smc_engine::capi::types;
     let statuses = smc_engine::base::Status::ALL.iter();
-    statuses.map(|s| Constant { name: format!("SMC_STATUS_{}", s.name()), value: i64::from(s.0) }).collect()
+    let mut all: Vec<Constant> =
+        statuses.map(|s| Constant { name: format!("SMC_STATUS_{}", s.name()), value: i64::from(s.0) }).collect();
+    all.extend(numbers!(smc_access: SMC_ACCESS_READ_ONLY = ReadOnly, SMC_ACCESS_READ_WRITE = ReadWrite));
+    all.extend(numbers!(smc_memory: SMC_MEMORY_SYSTEM = System, SMC_MEMORY_PINNED = Pinned, SMC_MEMORY_DEVICE = Device));
+    all.extend(numbers!(smc_policy: SMC_POLICY_BYTE = Byte, SMC_POLICY_LINE = Line, SMC_POLICY_PAGE = Page));
+    all.extend(numbers!(smc_through: SMC_THROUGH_OFF = Off, SMC_THROUGH_BOUNDED = Bounded, SMC_THROUGH_EXACT = Exact));
+    all.extend(numbers!(smc_on_error: SMC_ON_ERROR_WAIT_VALUE = WaitValue, SMC_ON_ERROR_WAIT_SIGBUS = WaitSigbus,
+        SMC_ON_ERROR_VALUE = Value, SMC_ON_ERROR_SIGBUS = Sigbus));
+    all.extend(numbers!(smc_fault: SMC_FAULT_THREAD = Thread, SMC_FAULT_SIGBUS = Sigbus, SMC_FAULT_SYNC = Sync,
+        SMC_FAULT_MPROTECT = Mprotect));
+    all.extend(numbers!(smc_log: SMC_LOG_OFF = Off, SMC_LOG_ERROR = Error, SMC_LOG_INFO = Info, SMC_LOG_DEBUG = Debug));
+    all.extend(numbers!(smc_cmp: SMC_CMP_EQ = Eq, SMC_CMP_NE = Ne, SMC_CMP_LT = Lt, SMC_CMP_LE = Le, SMC_CMP_GT = Gt,
+        SMC_CMP_GE = Ge));
+    all.extend(numbers!(smc_active: SMC_ACTIVE_NO = No, SMC_ACTIVE_DISABLED = Disabled, SMC_ACTIVE_YES = Yes));
+    let flag = |name: &str, value: u32| Constant { name: name.into(), value: value.into() };
+    all.extend([
+        flag("SMC_RELEASE_DEVICE", types::SMC_RELEASE_DEVICE),
+        flag("SMC_EXPORT_ANY_USER", types::SMC_EXPORT_ANY_USER),
+        flag("SMC_EXPORT_READ_ONLY", types::SMC_EXPORT_READ_ONLY),
+        flag("SMC_EXPORT_PIN", types::SMC_EXPORT_PIN),
+        flag("SMC_REVOKE_QUIESCED", types::SMC_REVOKE_QUIESCED),
+    ]);
+    all
 }
 
 /// True once the header declares a function: before that there is nothing to compare.

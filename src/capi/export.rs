@@ -1,0 +1,306 @@
+//! Offering this process's memory to others.
+
+use super::attr;
+use super::call::{Call, call};
+use super::context::{self, Child};
+use super::handle::Table;
+use super::map::ACCESSES;
+use super::peer::access_number;
+use super::types::*;
+use crate::base::{Error, Result, Status};
+use crate::core::export::{Export, ExportOptions, Exporter, Memory};
+use crate::link::{Access, MemoryKind};
+use crate::sys::clock::nap;
+use crate::sys::mem;
+use std::ffi::{c_char, c_void};
+use std::sync::Arc;
+
+/// What smc_export or smc_register_region made.
+struct Exported {
+    export: Export,
+    /// We have locked the caller's memory: it is unlocked afterwards.
+    pinned: Option<(usize, usize)>,
+    _child: Child,
+}
+
+static EXPORTS: Table<Exported> = Table::new(4);
+
+const KINDS: [(u32, MemoryKind); 3] = [(1, MemoryKind::System), (2, MemoryKind::Pinned), (3, MemoryKind::Device)];
+
+fn find(c: Call, export: *const smc_export_t) -> Result<Arc<Exported>> {
+    EXPORTS.get(export).ok_or_else(|| c.bad("`exported` is not an open export"))
+}
+
+/// What is to be exported, checked.
+struct Wanted<'a> {
+    name: &'a str,
+    addr: usize,
+    len: usize,
+    kind: Option<MemoryKind>,
+    pin: bool,
+    options: ExportOptions,
+}
+
+/// # Safety
+/// As for [`Memory::at`] when `addr` is not 0.
+unsafe fn offer(w: Wanted<'_>, child: Child) -> Result<Exported> {
+    let attempt = || format!("export \"{}\"", w.name);
+    if w.kind == Some(MemoryKind::Device) {
+        let e = Error::new(Status::NOT_SUPPORTED, attempt(), "this version exports system memory only, no accelerator memory");
+        return Err(e.remedy("copy to system memory and export that"));
+    }
+    let pinned = w.pin.then(|| pin(&w)).transpose()?;
+    let memory = match w.addr {
+        0 => Memory::New(w.len),
+        // SAFETY: the caller vouches for it.
+        at => unsafe { Memory::at(std::ptr::with_exposed_provenance_mut(at), w.len) },
+    };
+    let unpin = |e| {
+        let _ = pinned.map(|(a, n)| mem::unlock(a, n));
+        e
+    };
+    let export = Exporter::get().and_then(|x| x.export(w.name, memory, w.options)).map_err(unpin)?;
+    if w.kind == Some(MemoryKind::Pinned) && export.kind() != MemoryKind::Pinned {
+        drop(export);
+        let e = Error::new(Status::INVALID_ARGUMENT, attempt(), "the memory is not page-locked, or could not stay so");
+        return Err(unpin(e.remedy("lock it with mlock, or pass SMC_EXPORT_PIN to smc_register_region")));
+    }
+    if w.pin && export.kind() != MemoryKind::Pinned {
+        drop(export);
+        return Err(unpin(too_little(w.name, w.len, "the pages that clients share could not be locked")));
+    }
+    Ok(Exported { export, pinned, _child: child })
+}
+
+fn too_little(name: &str, len: usize, why: &str) -> Error {
+    let limit = match mem::lock_limit() {
+        Some(n) => format!("RLIMIT_MEMLOCK is {n} bytes"),
+        None => "RLIMIT_MEMLOCK is not the cause".to_owned(),
+    };
+    let e = Error::new(Status::NO_RESOURCES, format!("lock {len} bytes of \"{name}\" into memory"), format!("{why}; {limit}"));
+    e.remedy("raise it (ulimit -l, LimitMEMLOCK=) or do not pin")
+}
+
+fn pin(w: &Wanted<'_>) -> Result<(usize, usize)> {
+    let e = match mem::lock(w.addr, w.len) {
+        Ok(()) => return Ok((w.addr, w.len)),
+        Err(e) => e,
+    };
+    if e.0 == libc::EINVAL {
+        return Err(Error::new(Status::INVALID_ARGUMENT, format!("lock the memory of \"{}\"", w.name), format!("mlock: {e}")));
+    }
+    Err(too_little(w.name, w.len, &format!("mlock: {e}")))
+}
+
+fn keep(e: Exported, name: &str) -> Result<*mut smc_export_t> {
+    EXPORTS.insert(Arc::new(e)).ok_or_else(|| Error::of(Status::NO_RESOURCES, format!("export \"{name}\"")))
+}
+
+/// # Safety
+/// As for [`smc_export`].
+unsafe fn wanted<'a>(c: Call, attr: *const smc_export_attr) -> Result<Wanted<'a>> {
+    // SAFETY: the caller vouches for it.
+    let a = unsafe { attr::read(c, attr, "attr") }?;
+    // SAFETY: the caller vouches for it.
+    let name = unsafe { c.text(a.name, "attr.name") }?;
+    c.flags(a.flags, SMC_EXPORT_ANY_USER)?;
+    let access = c.choice(a.access, "attr.access", &ACCESSES)?.unwrap_or(Access::ReadWrite);
+    let kind = c.choice(a.kind, "attr.kind", &KINDS)?;
+    if a.allow_uid_count > 1024 {
+        return Err(c.bad(format_args!("`attr.allow_uid_count` is {}, more than 1024", a.allow_uid_count)));
+    }
+    if a.allow_uid_count > 0 && (a.allow_uids.is_null() || !a.allow_uids.is_aligned()) {
+        return Err(c.bad("`attr.allow_uids` is NULL or not aligned, and the count is not 0"));
+    }
+    let allow_uids = match a.allow_uid_count {
+        0 => Vec::new(),
+        // SAFETY: not NULL, aligned, and the caller vouches for the length.
+        n => unsafe { std::slice::from_raw_parts(a.allow_uids, n as usize) }.to_vec(),
+    };
+    let options = ExportOptions { access, allow_uids, allow_any: a.flags & SMC_EXPORT_ANY_USER != 0 };
+    Ok(Wanted { name, addr: a.address.expose_provenance(), len: a.length, kind, pin: false, options })
+}
+
+/// Offers memory to other processes under a name.
+///
+/// `attr->address` NULL: the library allocates `length` bytes of zeroed memory, rounded up to whole pages. Otherwise the memory is
+/// yours: whole pages of private anonymous memory (malloc, mmap). It is moved in place onto memory that can be shared: address
+/// and content stay; it is private again after smc_unexport(). Until then do not unmap, remap, mprotect or register it with a
+/// device; other processes change it at any moment. Threads that store into it sleep during the move; where userfaultfd is
+/// not available none may store into it during smc_export() and smc_unexport().
+///
+/// Clients on this host map it by name at once. Admitted are this process's user and root, and who `allow_uids` and
+/// SMC_EXPORT_ANY_USER name.
+///
+/// Errors: INVALID_ARGUMENT, EXISTS (the name is taken on this host), NOT_SUPPORTED (memory of another kind; accelerator
+/// memory), NO_RESOURCES, SYSTEM, TIMED_OUT, FORKED. Any thread; takes about a second per 4 GB of touched memory. The first
+/// export starts one thread. A fork child must not use the memory. The export is yours until smc_unexport(); its end, or that of
+/// the process, revokes all clients.
+///
+/// # Safety
+/// `attr` holds `struct_size` readable bytes and valid pointers; `exported` is writable; the memory is as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smc_export(ctx: *mut smc_context, attr: *const smc_export_attr, exported: *mut *mut smc_export_t) -> smc_status {
+    call("smc_export", |c| {
+        let context = context::find(c, ctx)?;
+        let out = c.out(exported, "exported")?;
+        // SAFETY: the caller vouches for it.
+        let w = unsafe { wanted(c, attr) }?;
+        let name = w.name;
+        // SAFETY: the caller vouches for it.
+        let handle = keep(unsafe { offer(w, Child::of(&context)) }?, name)?;
+        // SAFETY: the caller vouches for it.
+        unsafe { out.set(handle) };
+        Ok(())
+    })
+}
+
+/// Registers memory of this process as a region that peers can map: classifies it, pins it when asked, binds it to a port,
+/// and from then on describes it to every client that connects.
+///
+/// `address`, `length`: whole pages, as for smc_export(). `kind`: enum smc_memory, checked against what the memory is; 0: find
+/// out. `endpoint`: the port as "DEVICE:PORT" or "DEVICE:PORT:GIDINDEX"; `protection_domain`: a struct ibv_pd to register in.
+/// Both are for RDMA and not supported by this version: pass NULL, and clients on this host reach the memory. `flags`:
+/// SMC_EXPORT_PIN locks the memory into RAM for the life of the registration (and unlocks it then), SMC_EXPORT_READ_ONLY,
+/// SMC_EXPORT_ANY_USER. Undone with smc_unexport(), which returns when no client reaches the memory any more.
+///
+/// Errors: as for smc_export(); NOT_SUPPORTED for an endpoint, a protection domain and accelerator memory; NO_RESOURCES when
+/// RLIMIT_MEMLOCK is too small to pin (the text names the limit).
+///
+/// # Safety
+/// Texts are NUL-terminated; `exported` is writable; the memory is as described for smc_export().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smc_register_region(
+    ctx: *mut smc_context,
+    address: *mut c_void,
+    length: usize,
+    kind: u32,
+    endpoint: *const c_char,
+    protection_domain: *mut c_void,
+    name: *const c_char,
+    flags: u32,
+    exported: *mut *mut smc_export_t,
+) -> smc_status {
+    call("smc_register_region", |c| {
+        let context = context::find(c, ctx)?;
+        let out = c.out(exported, "exported")?;
+        // SAFETY: the caller vouches for it.
+        let name = unsafe { c.text(name, "name") }?;
+        // SAFETY: the caller vouches for it.
+        let endpoint = unsafe { c.optional_text(endpoint, "endpoint") }?;
+        c.flags(flags, SMC_EXPORT_PIN | SMC_EXPORT_READ_ONLY | SMC_EXPORT_ANY_USER)?;
+        let kind = c.choice(kind, "kind", &KINDS)?;
+        if address.is_null() {
+            return Err(c.bad("`address` is NULL; smc_export allocates memory"));
+        }
+        if endpoint.is_some() || !protection_domain.is_null() {
+            let what = endpoint.map_or("to a protection domain".to_owned(), |e| format!("to port \"{e}\""));
+            let e = Error::new(Status::NOT_SUPPORTED, format!("bind \"{name}\" {what}"), "this version has no RDMA link");
+            return Err(e.remedy("pass NULL for both: clients on this host reach the region"));
+        }
+        let access = if flags & SMC_EXPORT_READ_ONLY != 0 { Access::ReadOnly } else { Access::ReadWrite };
+        let options = ExportOptions { access, allow_uids: Vec::new(), allow_any: flags & SMC_EXPORT_ANY_USER != 0 };
+        let w = Wanted { name, addr: address.expose_provenance(), len: length, kind, pin: flags & SMC_EXPORT_PIN != 0, options };
+        // SAFETY: the caller vouches for it.
+        let handle = keep(unsafe { offer(w, Child::of(&context)) }?, name)?;
+        // SAFETY: the caller vouches for it.
+        unsafe { out.set(handle) };
+        Ok(())
+    })
+}
+
+/// First byte of exported memory; NULL when `exported` is not open (or this is a fork child). Constant until smc_unexport().
+#[unsafe(no_mangle)]
+pub extern "C" fn smc_export_address(exported: *mut smc_export_t) -> *mut c_void {
+    let mut at = std::ptr::null_mut();
+    let _ = call("smc_export_address", |c| {
+        at = find(c, exported)?.export.base().cast();
+        Ok(())
+    });
+    at
+}
+
+/// Bytes of exported memory, whole pages; 0 when `exported` is not open (or this is a fork child).
+#[unsafe(no_mangle)]
+pub extern "C" fn smc_export_length(exported: *mut smc_export_t) -> usize {
+    let mut len = 0;
+    let _ = call("smc_export_length", |c| {
+        len = find(c, exported)?.export.len();
+        Ok(())
+    });
+    len
+}
+
+/// Calls `each` for every client that has the export open now, in the calling thread. The list is complete before the first
+/// call: `each` may use the library. Errors: INVALID_ARGUMENT, FORKED. Any thread.
+///
+/// # Safety
+/// `each` may be called with `user`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smc_export_clients(exported: *mut smc_export_t, each: smc_client_fn, user: *mut c_void) -> smc_status {
+    call("smc_export_clients", |c| {
+        let f = each.ok_or_else(|| c.bad("`each` is NULL"))?;
+        // The export is not held during the calls: smc_unexport waits for who holds it.
+        let clients = find(c, exported)?.export.clients();
+        for k in clients {
+            let struct_size = size_of::<smc_client>();
+            let access = access_number(k.access);
+            let client = smc_client { struct_size, id: k.id, since_ns: k.since, pid: k.pid, uid: k.uid, access, reserved: 0 };
+            // SAFETY: the caller vouches for the function; the entry lives during the call.
+            if unsafe { f(&raw const client, user) } != 0 {
+                break;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Takes the memory away from one client, or from all (`client_id` 0). When it returns OK, nothing that a revoked client
+/// holds reads or writes the exported bytes: they have moved to other pages, at the same address here, and the old ones are
+/// zero. Other clients go on.
+///
+/// `reason` is shown to the client; NULL: none. `flags`: SMC_REVOKE_QUIESCED says that no thread of this process stores into the
+/// memory during the call; needed only where userfaultfd is not available, and then BUSY without it. Takes about a second per 4 GB of
+/// touched memory, and twice that memory for the time.
+///
+/// Errors: INVALID_ARGUMENT, NOT_FOUND (no such client any more), BUSY, NO_RESOURCES (the client keeps his access), FORKED.
+///
+/// # Safety
+/// `reason` is NULL or NUL-terminated.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smc_export_revoke(exported: *mut smc_export_t, client_id: u64, reason: *const c_char, flags: u32) -> smc_status {
+    call("smc_export_revoke", |c| {
+        let e = find(c, exported)?;
+        // SAFETY: the caller vouches for it.
+        let reason = unsafe { c.optional_text(reason, "reason") }?.unwrap_or("");
+        c.flags(flags, SMC_REVOKE_QUIESCED)?;
+        let quiesced = flags & SMC_REVOKE_QUIESCED != 0;
+        match client_id {
+            0 => e.export.revoke_all(reason, quiesced),
+            id => e.export.revoke(id, reason, quiesced),
+        }
+    })
+}
+
+/// Ends an export: clients are revoked, the name is free, memory of the caller is private again and keeps its content, memory of
+/// the library is unmapped. Waits for calls of other threads with it. INVALID_ARGUMENT when it is not open, FORKED in a fork
+/// child.
+#[unsafe(no_mangle)]
+pub extern "C" fn smc_unexport(exported: *mut smc_export_t) -> smc_status {
+    call("smc_unexport", |c| {
+        let mut gone = EXPORTS.remove(exported).ok_or_else(|| c.bad("`exported` is not an open export"))?;
+        // The handle is stale, so the users only get fewer, and each is inside one call.
+        let last = loop {
+            match Arc::try_unwrap(gone) {
+                Ok(last) => break last,
+                Err(shared) => gone = shared,
+            }
+            nap(100_000);
+        };
+        drop(last.export);
+        if let Some((addr, len)) = last.pinned {
+            let _ = mem::unlock(addr, len);
+        }
+        Ok(())
+    })
+}
