@@ -2,13 +2,24 @@
 
 pub mod install;
 pub mod litmus_self;
+pub mod paging;
 pub mod sim_self;
 
 use crate::runner::Case;
 
 /// Every case, suite by suite.
 pub fn all() -> Vec<Case> {
-    let suites: &[&[Case]] = &[litmus_self::CASES, sim_self::CASES, install::CASES];
+    let suites: &[&[Case]] = &[
+        litmus_self::CASES,
+        sim_self::CASES,
+        install::CASES,
+        paging::basic::CASES,
+        paging::views::CASES,
+        paging::counters::CASES,
+        paging::limits::CASES,
+        paging::errors::CASES,
+        paging::threads::CASES,
+    ];
     suites.concat()
 }
 
