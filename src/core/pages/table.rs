@@ -37,8 +37,8 @@ pub struct PageTable {
 /// What is counted per 2 MiB.
 #[derive(Default, Debug)]
 struct Chunk {
-    /// Pages that occupy local memory.
-    resident: AtomicU32,
+    /// Pages that are not REMOTE. One being fetched counts: its toucher may already have been let through.
+    local: AtomicU32,
     /// Releases that covered the chunk, modulo 2^32.
     epoch: AtomicU32,
 }
@@ -176,12 +176,15 @@ impl PageTable {
     fn account(&self, p: usize, from: State, to: State) {
         let holds = |s| matches!(s, State::Resident | State::Busy | State::Poisoned);
         let Some(chunk) = self.chunks.get(p / CHUNK) else { return };
-        if !holds(from) && holds(to) {
-            chunk.resident.fetch_add(1, SeqCst);
-            self.resident.fetch_add(1, SeqCst);
-        } else if holds(from) && !holds(to) {
-            chunk.resident.fetch_sub(1, SeqCst);
-            self.resident.fetch_sub(1, SeqCst);
+        match (from == State::Remote, to == State::Remote) {
+            (true, false) => _ = chunk.local.fetch_add(1, SeqCst),
+            (false, true) => _ = chunk.local.fetch_sub(1, SeqCst),
+            _ => {}
+        }
+        match (holds(from), holds(to)) {
+            (false, true) => _ = self.resident.fetch_add(1, SeqCst),
+            (true, false) => _ = self.resident.fetch_sub(1, SeqCst),
+            _ => {}
         }
     }
 
@@ -190,14 +193,14 @@ impl PageTable {
         self.resident.load(SeqCst) as usize
     }
 
-    /// The next run of chunks with local pages in `[start, end)`, clipped to it, as pages.
+    /// The next run of chunks with pages here or on their way in `[start, end)`, clipped to it, as pages.
     pub fn next_populated(&self, start: usize, end: usize) -> Option<(usize, usize)> {
         let end = end.min(self.len());
         if start >= end {
             return None;
         }
         let chunks = self.chunks.get(start / CHUNK..end.div_ceil(CHUNK))?;
-        let used = |c: &Chunk| c.resident.load(SeqCst) != 0;
+        let used = |c: &Chunk| c.local.load(SeqCst) != 0;
         let first = chunks.iter().position(used)? + start / CHUNK;
         let rest = self.chunks.get(first..end.div_ceil(CHUNK))?;
         let last = first + rest.iter().position(|c| !used(c)).unwrap_or(rest.len());
@@ -214,6 +217,7 @@ mod tests {
         let t = PageTable::new(1500);
         assert_eq!(t.next_populated(0, 1500), None);
         t.apply(700, Event::BeginFetch).unwrap();
+        assert_eq!((t.resident(), t.next_populated(0, 1500)), (0, Some((512, 1024))), "its toucher may run already");
         assert_eq!(t.apply(700, Event::BeginFetch), Err(State::Fetching));
         t.apply(700, Event::Fetched).unwrap();
         assert_eq!((t.resident(), t.next_populated(0, 1500)), (1, Some((512, 1024))));
