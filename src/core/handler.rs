@@ -7,13 +7,14 @@ use super::fault::Served;
 use super::region::Region;
 use super::tracker::Delivery;
 use super::views;
+use crate::base::PAGE;
 use crate::sys::Errno;
 use crate::sys::clock::nap;
 use crate::sys::event::readable;
 use crate::sys::process::private_descriptors;
 use crate::sys::signal::{self, Action};
 use crate::sys::sync::SignalsBlocked;
-use crate::sys::uffd::Msg;
+use crate::sys::uffd::{Msg, Uffd};
 use std::cell::UnsafeCell;
 use std::os::fd::AsRawFd;
 use std::sync::Mutex;
@@ -115,23 +116,18 @@ pub fn serve_faults(region: &Region) {
             let again =
                 batch.get(..i).unwrap_or(&[]).iter().any(|b| b.addr() == m.addr() && b.is_write() == m.is_write());
             if m.is_fault() && !again {
-                serve_message(m);
+                serve_message(uffd, m);
             }
         }
     }
 }
 
-fn serve_message(m: &Msg) {
+fn serve_message(uffd: &Uffd, m: &Msg) {
     let signals = SignalsBlocked::in_handler();
-    let Some(view) = views::lookup(m.addr()) else {
-        // The view is just coming or going: let the toucher try again.
-        nap(50_000);
-        return;
-    };
-    let page = view.page_at(m.addr());
-    let region = view.region();
-    let _ = region.serve(&signals, &view, page, m.is_write());
-    if let Some(u) = region.tracker.uffd() {
-        let _ = u.wake(view.addr_of(page), crate::base::PAGE);
+    match views::lookup(m.addr()) {
+        Some(view) => _ = view.region().serve(&signals, &view, view.page_at(m.addr()), m.is_write()),
+        // The view is going away: the toucher tries again, and finds that out.
+        None => nap(50_000),
     }
+    let _ = uffd.wake(m.addr() & !(PAGE - 1), PAGE);
 }

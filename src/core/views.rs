@@ -37,6 +37,10 @@ static SLOTS: [Slot; MAX_VIEWS] = [const {
 /// One past the highest slot ever used: bounds the search.
 static HIGH: AtomicUsize = AtomicUsize::new(0);
 
+/// Counts insertions. Who searched past a free slot and then past one just emptied has missed a view that moved from
+/// the second to the first: he sees the count change and searches again.
+static INSERTED: AtomicUsize = AtomicUsize::new(0);
+
 /// A pinned view: its mapping and its region stay until this is dropped.
 pub struct View {
     slot: &'static Slot,
@@ -89,13 +93,21 @@ impl Drop for View {
 
 /// The view that holds `addr`. Async-signal-safe; the caller has signals blocked or is a handler.
 pub fn lookup(addr: usize) -> Option<View> {
-    let slots = SLOTS.get(..HIGH.load(SeqCst))?;
-    let hit = |s: &&'static Slot| {
-        let start = s.start.load(SeqCst);
-        start != 0 && (start..s.end.load(SeqCst)).contains(&addr)
-    };
-    let slot = slots.iter().find(hit)?;
-    View::pin(slot, |start, end| (start..end).contains(&addr))
+    loop {
+        let inserted = INSERTED.load(SeqCst);
+        let hit = |s: &&'static Slot| {
+            let start = s.start.load(SeqCst);
+            start != 0 && (start..s.end.load(SeqCst)).contains(&addr)
+        };
+        let slots = SLOTS.get(..HIGH.load(SeqCst))?;
+        let pin = |s| View::pin(s, |start, end| (start..end).contains(&addr));
+        if let Some(view) = slots.iter().filter(hit).find_map(pin) {
+            return Some(view);
+        }
+        if INSERTED.load(SeqCst) == inserted {
+            return None;
+        }
+    }
 }
 
 /// True when some view overlaps `[addr, addr + len)`; the cheap question of the address-space hooks.
@@ -107,14 +119,21 @@ pub fn any_in(addr: usize, len: usize) -> bool {
     })
 }
 
-/// Calls `f` with every view of `region`, pinned. The caller has signals blocked.
+/// Calls `f` with every view of `region`, pinned; perhaps more than once with the same one. The caller has signals
+/// blocked.
 pub fn each(region: *const Region, mut f: impl FnMut(&View)) {
-    for slot in SLOTS.get(..HIGH.load(SeqCst)).unwrap_or(&[]) {
-        if std::ptr::eq(slot.region.load(SeqCst), region)
-            && let Some(view) = View::pin(slot, |_, _| true)
-            && std::ptr::eq(view.slot.region.load(SeqCst), region)
-        {
-            f(&view);
+    loop {
+        let inserted = INSERTED.load(SeqCst);
+        for slot in SLOTS.get(..HIGH.load(SeqCst)).unwrap_or(&[]) {
+            if std::ptr::eq(slot.region.load(SeqCst), region)
+                && let Some(view) = View::pin(slot, |_, _| true)
+                && std::ptr::eq(view.slot.region.load(SeqCst), region)
+            {
+                f(&view);
+            }
+        }
+        if INSERTED.load(SeqCst) == inserted {
+            return;
         }
     }
 }
@@ -129,6 +148,7 @@ pub fn insert(start: usize, pages: PageRange, region: *const Region) -> Option<u
     slot.region.store(region.cast_mut(), SeqCst);
     HIGH.fetch_max(idx + 1, SeqCst);
     slot.start.store(start, SeqCst);
+    INSERTED.fetch_add(1, SeqCst);
     Some(idx)
 }
 
