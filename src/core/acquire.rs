@@ -131,7 +131,10 @@ impl Region {
         while p < range.end {
             match self.pages.lock(p, deadline) {
                 Ok(()) => break,
-                Err(State::Poisoned) => self.clear_poison(p),
+                Err(State::Poisoned) => {
+                    self.clear_poison(p);
+                    continue;
+                }
                 Err(s) if s.is_held() => return Err(Status::TIMED_OUT),
                 Err(_) => {}
             }
@@ -149,12 +152,16 @@ impl Region {
 
     fn clear_poison(&self, p: usize) {
         let signals = SignalsBlocked::new();
-        self.pages.dirty.take(p);
-        self.each_view(&signals, |v| _ = self.tracker.hide(v, PageRange { start: p, end: p + 1 }));
+        if self.pages.apply(p, Event::Clear).is_err() {
+            return;
+        }
+        let this = PageRange { start: p, end: p + 1 };
+        self.each_view(&signals, |v| _ = self.tracker.hide(v, this));
         // The mark a store left on the poisoned page must not outlive it.
-        let _ = self.harvest(PageRange { start: p, end: p + 1 }, Heat::Hidden);
+        let _ = self.harvest(this, Heat::Hidden);
         self.pages.dirty.take(p);
-        let _ = self.pages.apply(p, Event::Clear);
+        self.give_back(this);
+        let _ = self.pages.apply(p, Event::FetchAbandoned);
     }
 
     /// One locked, hidden, harvested page.
@@ -162,6 +169,7 @@ impl Region {
         let is_dirty = self.pages.dirty.get(p);
         if !is_dirty && sound {
             self.stats.pages_dropped.hit();
+            self.give_back(PageRange { start: p, end: p + 1 });
             let _ = self.pages.apply(p, Event::Drop);
             return Status::OK;
         }
@@ -218,6 +226,11 @@ impl Region {
 
     fn evict_step(&self, range: PageRange, out: &mut Outbox) -> (usize, usize) {
         let deadline = self.deadline();
+        let poisoned = |p: &usize| self.pages.state(*p) == State::Poisoned;
+        let healed = (range.start..range.end).filter(poisoned).map(|p| self.clear_poison(p)).count();
+        if healed > 0 {
+            return (range.end, healed);
+        }
         let Some(run) = self.push_run_clean(range, out, deadline) else { return (range.end, 0) };
         let signals = SignalsBlocked::new();
         let Some(run) = self.try_lock_run(run) else { return (range.end, 0) };

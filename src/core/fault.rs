@@ -29,7 +29,7 @@ impl Region {
             let state = self.pages.state(page);
             let done = match state {
                 State::Remote => self.bring_and_show(signals, view, page, write, deadline),
-                State::Poisoned => self.show_poisoned(view, page),
+                State::Poisoned => self.show_poisoned(view, page, write),
                 State::Fetching | State::Busy => {
                     self.pages.wait(page, deadline);
                     None
@@ -76,7 +76,11 @@ impl Region {
     ) -> Option<Served> {
         match self.claim(page, deadline) {
             Err(Status::BUSY) => return None,
-            Err(_) => return Some(self.give_up(view, page)),
+            // No room within the deadline.
+            Err(s) => {
+                self.pages.apply(page, Event::BeginFetch).ok()?;
+                return Some(self.fail_run(view, PageRange { start: page, end: page + 1 }, page, s));
+            }
             Ok(run) => match self.fetch_run(run, deadline) {
                 Ok(()) => {
                     self.stats.faults.hit();
@@ -243,11 +247,14 @@ impl Region {
         self.stats.spurious_faults.hit();
         let this = PageRange { start: page, end: page + 1 };
         if !self.tracks_by_fault() {
-            // Whether it was dirty when its mapping went is unknown here: showing it as written is the safe side.
-            let _ = self.tracker.admit(view, this, false);
+            // The mark it may carry moves to the books before the page is shown without it.
+            let noted = self.collect(signals, this, true).is_ok();
+            let _ = self.tracker.admit(view, this, noted && !write);
         } else if write {
             self.let_through(signals, view, page);
         } else {
+            // Under the lock: a harvest between the question and the answer would leave the page writable and unmarked.
+            let _guard = self.harvest.lock(signals);
             let clean = !self.pages.written.get(page);
             let _ = self.tracker.admit(view, this, clean);
         }
@@ -272,12 +279,23 @@ impl Region {
         (page + 1..run.end).for_each(|p| _ = self.pages.apply(p, Event::Unlock));
     }
 
-    fn show_poisoned(&self, view: &View, page: usize) -> Option<Served> {
-        if self.errors_are_sigbus() {
-            return Some(self.raise(view, page));
+    /// Stores to the error value go through: it is never written back.
+    fn show_poisoned(&self, view: &View, page: usize, write: bool) -> Option<Served> {
+        if self.pages.apply(page, Event::Clear).is_err() {
+            return None;
         }
-        let _ = self.tracker.admit(view, PageRange { start: page, end: page + 1 }, true);
-        Some(Served::Retry)
+        let served = if self.errors_are_sigbus() {
+            self.raise(view, page)
+        } else {
+            let this = PageRange { start: page, end: page + 1 };
+            let _ = self.tracker.admit(view, this, !write);
+            if write {
+                let _ = self.tracker.unprotect(view, this);
+            }
+            Served::Retry
+        };
+        let _ = self.pages.apply(page, Event::FetchFailed);
+        Some(served)
     }
 
     fn finish(&self, run: PageRange) {
@@ -285,12 +303,14 @@ impl Region {
     }
 
     fn abandon(&self, run: PageRange) {
+        self.give_back(run);
         (run.start..run.end).for_each(|p| _ = self.pages.apply(p, Event::FetchAbandoned));
     }
 
     /// The fetch failed for good: the page shows the error value or the access fails; its neighbours are as before.
     fn fail_run(&self, view: &View, run: PageRange, page: usize, _why: Status) -> Served {
-        (run.start..run.end).filter(|p| *p != page).for_each(|p| _ = self.pages.apply(p, Event::FetchAbandoned));
+        self.abandon(PageRange { start: run.start, end: page });
+        self.abandon(PageRange { start: page + 1, end: run.end });
         if self.errors_are_sigbus() {
             let served = self.raise(view, page);
             let _ = self

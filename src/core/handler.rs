@@ -11,13 +11,13 @@ use crate::base::PAGE;
 use crate::sys::Errno;
 use crate::sys::clock::nap;
 use crate::sys::event::readable;
-use crate::sys::process::private_descriptors;
+use crate::sys::process::{Owner, private_descriptors};
 use crate::sys::signal::{self, Action};
 use crate::sys::sync::SignalsBlocked;
 use crate::sys::uffd::{Msg, Uffd};
 use std::cell::UnsafeCell;
 use std::os::fd::AsRawFd;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// The action a signal had before ours, readable in a handler.
@@ -32,6 +32,8 @@ unsafe impl Sync for Previous {}
 static PREVIOUS: [Previous; 2] =
     [const { Previous { installed: AtomicBool::new(false), action: UnsafeCell::new(Action::DEFAULT) } }; 2];
 static INSTALL: Mutex<()> = Mutex::new(());
+/// The process whose faults are served.
+static PROCESS: OnceLock<Owner> = OnceLock::new();
 
 fn slot_of(sig: i32) -> Option<&'static Previous> {
     match sig {
@@ -53,6 +55,7 @@ pub fn install(delivery: Delivery) -> Result<(), Errno> {
     if slot.installed.load(SeqCst) {
         return Ok(());
     }
+    PROCESS.get_or_init(Owner::me);
     let old = signal::get(sig)?;
     // SAFETY: under INSTALL, and no reader before `installed` is set.
     unsafe { *slot.action.get() = old };
@@ -66,12 +69,22 @@ extern "C" fn on_signal(sig: i32, info: *mut signal::Info, ctx: *mut signal::Con
     let addr = unsafe { signal::fault_addr(info) };
     // SAFETY: as above.
     let from_kernel = unsafe { signal::is_fault(info) };
-    if from_kernel && let Some(view) = views::lookup(addr) {
+    // In a fork child the views are not there, and nobody serves them.
+    let ours = from_kernel && PROCESS.get().is_some_and(Owner::is_me);
+    if ours && let Some(view) = views::lookup(addr) {
         // SAFETY: ctx is the kernel's context of this very fault.
         let write = unsafe { signal::is_write(ctx) };
         let page = view.page_at(addr);
-        if view.region().serve(&signals, &view, page, write) == Served::Retry {
-            return;
+        // A store to a read-only view fails as it would in any read-only mapping.
+        if view.write || !write {
+            match view.region().serve(&signals, &view, page, write) {
+                Served::Retry => return,
+                Served::Bus if sig == signal::SIGSEGV => {
+                    // SAFETY: these are the kernel's arguments.
+                    return unsafe { signal::turn_into_bus(info, ctx) };
+                }
+                Served::Bus => {}
+            }
         }
     }
     pass_on(sig, info, ctx, from_kernel);

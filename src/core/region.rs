@@ -235,8 +235,11 @@ impl Region {
         self.t_page(page).unwrap_or_else(|| self.a_page(page))
     }
 
-    /// Gives the local memory of hidden, unlocked-by-nobody-else pages back (paged regions).
+    /// Gives the local memory of hidden pages back that this thread holds. A pinned region keeps it: devices know it.
     pub(super) fn give_back(&self, r: PageRange) {
+        if self.budget == usize::MAX || r.is_empty() {
+            return;
+        }
         let (from, len) = (r.start * PAGE, r.len() * PAGE);
         let _ = mem::punch_hole(self.file.as_fd(), from as u64, len as u64);
         if let Some(t) = &self.t {
@@ -343,7 +346,7 @@ impl Region {
         // SAFETY: as above, it is a fresh mapping of the memory file.
         unsafe { self.tracker.arm(start, bytes) }.map_err(system(&attempt))?;
         let mut slots = self.view_slots.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = views::insert(start, range, Arc::as_ptr(self)).ok_or_else(|| {
+        let slot = views::insert(start, range, Arc::as_ptr(self), write).ok_or_else(|| {
             Error::new(Status::NO_RESOURCES, &attempt, format!("more than {} views", views::MAX_VIEWS))
         })?;
         slots.push(ViewSlot { slot, start, pages: range, write, _keep: self.clone() });
@@ -382,7 +385,7 @@ impl Region {
 
     fn put_slot(self: &Arc<Self>, start: usize, pages: PageRange, write: bool) {
         let mut slots = self.view_slots.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(slot) = views::insert(start, pages, Arc::as_ptr(self)) {
+        if let Some(slot) = views::insert(start, pages, Arc::as_ptr(self), write) {
             slots.push(ViewSlot { slot, start, pages, write, _keep: self.clone() });
         }
     }

@@ -8,7 +8,7 @@
 use super::region::Region;
 use crate::base::addr::{PAGE, PageRange};
 use crate::sys::clock::nap;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
 
 /// Most views in one process.
 pub const MAX_VIEWS: usize = 1024;
@@ -20,6 +20,7 @@ struct Slot {
     end: AtomicUsize,
     first_page: AtomicUsize,
     region: AtomicPtr<Region>,
+    write: AtomicBool,
     taken: AtomicU32,
 }
 
@@ -30,6 +31,7 @@ static SLOTS: [Slot; MAX_VIEWS] = [const {
         end: AtomicUsize::new(0),
         first_page: AtomicUsize::new(0),
         region: AtomicPtr::new(std::ptr::null_mut()),
+        write: AtomicBool::new(false),
         taken: AtomicU32::new(0),
     }
 }; MAX_VIEWS];
@@ -48,6 +50,8 @@ pub struct View {
     pub start: usize,
     /// Pages of the region it shows.
     pub pages: PageRange,
+    /// The program may store to it.
+    pub write: bool,
 }
 
 impl View {
@@ -56,7 +60,7 @@ impl View {
         let (start, end) = (slot.start.load(SeqCst), slot.end.load(SeqCst));
         let first = slot.first_page.load(SeqCst);
         let pages = PageRange { start: first, end: first + end.saturating_sub(start) / PAGE };
-        let view = View { slot, start, pages };
+        let view = View { slot, start, pages, write: slot.write.load(SeqCst) };
         // Dropping the view on refusal takes the pin back.
         (start != 0 && wanted(start, end)).then_some(view)
     }
@@ -139,13 +143,14 @@ pub fn each(region: *const Region, mut f: impl FnMut(&View)) {
 }
 
 /// Publishes a view; `None` when the table is full. The caller keeps `region` alive until [`remove`] has returned.
-pub fn insert(start: usize, pages: PageRange, region: *const Region) -> Option<usize> {
+pub fn insert(start: usize, pages: PageRange, region: *const Region, write: bool) -> Option<usize> {
     let free = |s: &Slot| s.taken.compare_exchange(0, 1, SeqCst, SeqCst).is_ok();
     let idx = SLOTS.iter().position(free)?;
     let slot = SLOTS.get(idx)?;
     slot.end.store(start + pages.len() * PAGE, SeqCst);
     slot.first_page.store(pages.start, SeqCst);
     slot.region.store(region.cast_mut(), SeqCst);
+    slot.write.store(write, SeqCst);
     HIGH.fetch_max(idx + 1, SeqCst);
     slot.start.store(start, SeqCst);
     INSERTED.fetch_add(1, SeqCst);

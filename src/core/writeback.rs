@@ -145,7 +145,7 @@ impl Region {
         Ok(())
     }
 
-    fn collect(&self, signals: &SignalsBlocked, range: PageRange, protect: bool) -> Result<(), Status> {
+    pub(super) fn collect(&self, signals: &SignalsBlocked, range: PageRange, protect: bool) -> Result<(), Status> {
         let _guard = self.harvest.lock(signals);
         let (mut found, mut failed) = (0, None);
         if self.tracks_by_fault() {
