@@ -17,8 +17,8 @@ use crate::sys::sync::SignalsBlocked;
 use crate::sys::uffd::{Msg, Uffd};
 use std::cell::UnsafeCell;
 use std::os::fd::AsRawFd;
-use std::sync::{Mutex, OnceLock};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Mutex, OnceLock};
 
 /// The action a signal had before ours, readable in a handler.
 struct Previous {

@@ -358,7 +358,8 @@ impl Region {
     pub fn unmap_view(self: &Arc<Self>, addr: usize, len: usize) -> Status {
         let end = addr.saturating_add(len);
         let mut worst = Status::OK;
-        while let Some(v) = self.take_slot(addr, end) {
+        // All of them at once: where one was taken away another thread may map a view the next moment.
+        for v in self.take_slots(addr, end) {
             let v_end = v.start + v.pages.len() * PAGE;
             let (cut, cut_end) = (addr.max(v.start), end.min(v_end));
             let page = |a: usize| v.pages.start + (a - v.start) / PAGE;
@@ -377,10 +378,9 @@ impl Region {
         worst
     }
 
-    fn take_slot(&self, addr: usize, end: usize) -> Option<ViewSlot> {
+    fn take_slots(&self, addr: usize, end: usize) -> Vec<ViewSlot> {
         let mut slots = self.view_slots.lock().unwrap_or_else(PoisonError::into_inner);
-        let i = slots.iter().position(|v| v.start < end && addr < v.start + v.pages.len() * PAGE)?;
-        Some(slots.swap_remove(i))
+        slots.extract_if(.., |v| v.start < end && addr < v.start + v.pages.len() * PAGE).collect()
     }
 
     fn put_slot(self: &Arc<Self>, start: usize, pages: PageRange, write: bool) {

@@ -10,8 +10,8 @@
 use super::options::Policy;
 use super::pages::{Event, State};
 use super::region::Region;
+use crate::base::Status;
 use crate::base::addr::{PAGE, PageRange};
-use crate::base::{HomeOff, Status};
 use crate::link::WriteOp;
 use crate::sys::clock::Deadline;
 use crate::sys::sync::SignalsBlocked;
@@ -67,13 +67,26 @@ impl Region {
         if let Err(s) = self.harvest(range, Heat::Count) {
             return s;
         }
-        let (sent, status) = self.push(range, &mut outbox, deadline);
-        // What the keeper took before our harvest is also a store before this release.
-        self.keeper.wait_for_push();
-        if !status.is_ok() || (sent == 0 && !self.keeper.take_unfenced()) {
-            return status;
+        self.push_and_fence(range, &mut outbox, deadline)
+    }
+
+    /// What is dirty in `range` now is readable at the home when this returns OK. The caller has harvested.
+    pub(super) fn push_and_fence(&self, range: PageRange, out: &mut Outbox, deadline: Deadline) -> Status {
+        loop {
+            let failed = self.keeper.failed();
+            let (_, status) = self.push(range, out, deadline);
+            // What the keeper took out of the books is also a store before this call; should it fail, it is ours again.
+            self.keeper.wait_for_push();
+            if !status.is_ok() {
+                return status;
+            }
+            if self.keeper.failed() == failed {
+                return if self.keeper.is_unfenced() { self.fence(deadline) } else { status };
+            }
+            if deadline.passed() {
+                return Status::TIMED_OUT;
+            }
         }
-        self.fence(deadline)
     }
 
     /// Starts write-back and returns: posted, not fenced.
@@ -86,11 +99,7 @@ impl Region {
         if let Err(s) = self.harvest(range, Heat::Ignore) {
             return s;
         }
-        let (sent, status) = self.push(range, &mut outbox, self.deadline());
-        if sent > 0 {
-            self.keeper.note_unfenced();
-        }
-        status
+        self.push(range, &mut outbox, self.deadline()).1
     }
 
     /// Marks a range as written by somebody the tracking cannot see (a device that wrote a view).
@@ -107,10 +116,11 @@ impl Region {
 
     /// Everything delivered so far becomes readable at the home.
     pub(super) fn fence(&self, deadline: Deadline) -> Status {
+        let batches = self.keeper.delivered();
         let s = self.link.fence(self.key, deadline);
         self.note(s);
-        if !s.is_ok() {
-            self.keeper.note_unfenced();
+        if s.is_ok() {
+            self.keeper.note_fenced(batches);
         }
         s
     }
@@ -196,7 +206,8 @@ impl Region {
     /// Hot pages are dirty without being asked; from time to time they are protected again to see whether they still are.
     fn take_hot(&self, range: PageRange) {
         for p in range.start..range.end {
-            if self.pages.state(p) == State::Resident {
+            // One that somebody works on just now may have been written all the same.
+            if !matches!(self.pages.state(p), State::Remote | State::Poisoned) {
                 self.pages.dirty.set(p);
             }
             if self.pages.grow_old(p) >= HOT_FOR {
@@ -261,7 +272,7 @@ impl Region {
         match self.t_page(p) {
             None => self.send_run(p, self.a_page(p), 0, len, &mut out.ops),
             Some(twin) => {
-                self.unsent.resend(p, twin, &mut out.ops);
+                self.unsent.take(p, |from, len| self.send_run(p, twin, from, len, &mut out.ops));
                 let lines = self.opts.policy != Policy::Byte;
                 // SAFETY: both pages lie inside A and T, and BUSY makes this thread the twin's only user.
                 unsafe {
@@ -306,6 +317,7 @@ impl Region {
         let status = posted.map_or_else(|s| s, |ticket| self.link.wait(self.key, ticket, deadline));
         self.note(status);
         if status.is_ok() {
+            self.keeper.note_delivered();
             self.stats.messages.add(out.ops.len() as u64);
             self.stats.bytes_written.add(out.ops.iter().map(|o| o.len as u64).sum());
         } else {
@@ -322,6 +334,7 @@ impl Region {
         for p in &out.held {
             self.pages.dirty.set(*p);
         }
+        self.keeper.note_failed();
     }
 }
 
@@ -355,8 +368,9 @@ impl Unsent {
         self.any.store(!runs.is_empty(), SeqCst);
     }
 
-    /// Puts the page's undelivered runs into `ops`; the twin holds their bytes, or newer ones that are sent after them.
-    fn resend(&self, p: usize, twin: *mut u8, ops: &mut Vec<WriteOp>) {
+    /// Calls `send` with the page's undelivered runs, as offset in the page and length, and forgets them. The twin holds
+    /// their bytes, or newer ones that are sent after them.
+    fn take(&self, p: usize, mut send: impl FnMut(usize, usize)) {
         if !self.any.load(SeqCst) {
             return;
         }
@@ -365,7 +379,7 @@ impl Unsent {
         runs.retain(|(off, len)| {
             let mine = (base..base + PAGE as u64).contains(off);
             if mine {
-                append(ops, WriteOp { src: twin.wrapping_add((off - base) as usize), len: *len, off: HomeOff(*off) });
+                send((*off - base) as usize, *len);
             }
             !mine
         });

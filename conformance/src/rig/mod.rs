@@ -194,6 +194,17 @@ impl Rig {
         assert_eq!(self.load(at), want, "{}: a load at {at}", self.tag);
     }
 
+    /// Waits until pages are resident: a fault thread lets the toucher go a moment earlier.
+    pub fn wait_resident(&self, pages: impl IntoIterator<Item = usize>) {
+        let start = std::time::Instant::now();
+        for page in pages {
+            while !self.region.is_resident(page) {
+                assert!(start.elapsed().as_secs() < 5, "{}: page {page} was never brought", self.tag);
+                std::thread::yield_now();
+            }
+        }
+    }
+
     /// Unmaps and says how that went.
     pub fn unmap(&self) -> Status {
         self.region.unmap_view(self.v, self.home.len.next_multiple_of(PAGE))

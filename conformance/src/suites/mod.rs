@@ -1,8 +1,10 @@
 //! The list of all cases. A suite is a module with a `CASES` list; a new suite is one line here.
 
 pub mod install;
+pub mod litmus_engine;
 pub mod litmus_self;
 pub mod paging;
+pub mod sim_engine;
 pub mod sim_self;
 
 use crate::runner::Case;
@@ -19,6 +21,8 @@ pub fn all() -> Vec<Case> {
         paging::limits::CASES,
         paging::errors::CASES,
         paging::threads::CASES,
+        litmus_engine::CASES,
+        sim_engine::CASES,
     ];
     suites.concat()
 }

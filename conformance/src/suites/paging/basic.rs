@@ -1,7 +1,7 @@
 //! Load, store, release, acquire and their relatives, on every kind of home and with every policy.
 
 use crate::cases;
-use crate::rig::{Bench, Rig, policy};
+use crate::rig::{Bench, policy};
 use smc_engine::base::{PAGE, Status};
 use smc_engine::core::options::{MapOptions, Policy};
 use smc_engine::link::AtomicOp;
@@ -103,6 +103,8 @@ fn page_units(b: &Bench) {
             let r = b.rig(home.numbered(), opts);
             let at = (2 << 20) + 5 * PAGE;
             r.loads(at, (at / PAGE) as u64 + 1);
+            let first = at / PAGE - at % unit / PAGE;
+            r.wait_resident([first, at / PAGE, first + unit / PAGE - 1]);
             let brought = (0..len / PAGE).filter(|i| r.region.is_resident(*i)).count();
             let least = if b.backend == smc_engine::base::config::Backend::Mprotect { 16 } else { 1 };
             assert_eq!(brought, (unit / PAGE).max(least), "{}: unit {unit}", r.tag);
@@ -171,24 +173,16 @@ fn invalidate(b: &Bench) {
     });
 }
 
-fn wait_resident(r: &Rig, page: usize) {
-    let start = std::time::Instant::now();
-    while !r.region.is_resident(page) {
-        assert!(start.elapsed().as_secs() < 5, "{}: page {page} was never prefetched", r.tag);
-        std::thread::yield_now();
-    }
-}
-
 /// A page brought by prefetch or by a read window, first looked at after an acquire, shows the new value.
 fn prefetched_then_stale(b: &Bench) {
     b.each(96 * PAGE, |home, p| {
         let r = b.rig(home.numbered(), policy(p));
         assert_eq!(r.region.prefetch(0, 8 * PAGE as u64), Status::OK);
-        wait_resident(&r, 7);
+        r.wait_resident([7]);
         assert_eq!(r.load(3 * PAGE), 4, "{}", r.tag);
         // By window: pages 32 and 33 in sequence bring the next ones.
         (32..34).for_each(|i| r.loads(i * PAGE, i as u64 + 1));
-        assert!(r.region.is_resident(35), "{}: the window brought its neighbours", r.tag);
+        r.wait_resident([35]);
         for changed in [5, 7, 35, 36, 47, 48] {
             r.home.set(changed * PAGE, 1000 + changed as u64);
         }
@@ -199,7 +193,7 @@ fn prefetched_then_stale(b: &Bench) {
         // Prefetched again, changed again.
         r.acquire();
         assert_eq!(r.region.prefetch(0, 8 * PAGE as u64), Status::OK);
-        wait_resident(&r, 7);
+        r.wait_resident([7]);
         r.home.set(5 * PAGE, 2000);
         r.acquire();
         r.loads(5 * PAGE, 2000);
@@ -251,7 +245,11 @@ fn descriptor_io(b: &Bench) {
         for round in 0..200u32 {
             let at = rng.usize(0..7 * PAGE);
             let bytes: Vec<u8> = (0..rng.usize(1..PAGE)).map(|_| rng.u8(..)).collect();
-            if rng.bool() { r.pwrite(at, &bytes) } else { r.store_bytes(at, &bytes) }
+            if rng.bool() {
+                r.pwrite(at, &bytes)
+            } else {
+                r.store_bytes(at, &bytes)
+            }
             model[at..at + bytes.len()].copy_from_slice(&bytes);
             let from = rng.usize(0..7 * PAGE);
             let got = if rng.bool() { r.pread(from, PAGE) } else { r.bytes(from, PAGE) };

@@ -71,10 +71,12 @@ fn contiguous_pages(b: &Bench) {
     for p in crate::rig::POLICIES {
         let r = b.pages(256, policy(p));
         (64..128).for_each(|i| r.store_bytes(i * PAGE, &[7; PAGE]));
+        r.wait_resident(64..128);
         r.release();
         let want = (1, 64 * PAGE as u64);
         assert_eq!(sent(&r), want, "{}: 64 pages side by side", r.tag);
         (0..64).for_each(|i| r.store_bytes(i * 2 * PAGE, &[9; PAGE]));
+        r.wait_resident((0..64).map(|i| i * 2));
         let before = sent(&r);
         r.release();
         // Under mprotect a granule of 64 KiB is marked by one store.

@@ -69,11 +69,14 @@ fn cyclic_walk(b: &Bench) {
 
 /// Random stores and loads for a while at a tenth of the region resident; memory is flat at the end.
 fn endurance(b: &Bench) {
-    let r = b.rig(Home::loopback(4096 * PAGE, 0), MapOptions {
-        // A tenth of 16 MiB, page and twin.
-        resident_limit: 2 * 4096 * PAGE as u64 / 10,
-        ..policy(Policy::Byte)
-    });
+    let r = b.rig(
+        Home::loopback(4096 * PAGE, 0),
+        MapOptions {
+            // A tenth of 16 MiB, page and twin.
+            resident_limit: 2 * 4096 * PAGE as u64 / 10,
+            ..policy(Policy::Byte)
+        },
+    );
     let (mut rng, mut want) = (b.ctx.rng(9), vec![0u64; 4096]);
     let (start, time) = (Instant::now(), Duration::from_secs(b.ctx.scale(1, 5, 60)));
     let mut n = 0u64;

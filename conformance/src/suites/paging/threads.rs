@@ -50,7 +50,7 @@ fn many_threads_one_page(b: &Bench) {
 
 /// Eight threads count, each in words of its own on shared pages, while others release, acquire and evict.
 fn threads_lose_no_byte(b: &Bench) {
-    let per = b.ctx.scale(2_000, 20_000, 200_000) as usize;
+    let per = b.ctx.scale(1_000, 6_000, 200_000) as usize;
     for limit in [600 << 10, 1 << 30] {
         b.each_home(256 * PAGE, |home| {
             for p in [Policy::Byte, Policy::Page] {
@@ -246,26 +246,35 @@ fn page_in_storm(b: &Bench) {
 const BOTH: usize = 100 * PAGE;
 
 fn all_bytes_are_there(home: &Home, tag: &str) {
-    let wrong = home.bytes(0, BOTH).iter().enumerate().position(|(i, x)| *x != (i % 2) as u8 + 1);
+    let wrong = home.bytes(0, home.len).iter().enumerate().position(|(i, x)| *x != (i % 2) as u8 + 1);
     assert_eq!(wrong, None, "{tag}: this byte is lost");
 }
 
 /// Two nodes store alternate bytes of the same pages: both survive, whichever releases first.
 fn two_writers_alternate(b: &Bench) {
-    b.each_home(BOTH, |home| {
-        for first in [0, 1] {
-            home.poke(0, &vec![0; BOTH]);
-            let nodes = [0, 1].map(|_| Node::new(b.backend, &home, policy(Policy::Byte)));
-            (0..2).for_each(|n| _ = nodes[n].ask(Ask::Bytes(0, BOTH, n as u8)));
-            for n in [first, 1 - first] {
-                assert_eq!(nodes[n].ask(Ask::Barrier), 0);
-            }
-            all_bytes_are_there(&home, home.name);
-            // The one that released first sees the other's after its next acquire.
-            assert_eq!(nodes[first].ask(Ask::Acquire), 0);
-            assert_eq!(nodes[first].ask(Ask::Load(0)), 0x0201_0201_0201_0201);
+    for make in [Home::loopback, Home::embedded] {
+        alternate(b, make(BOTH, 0));
+    }
+    // Every second byte is a message, and these models look at each.
+    for make in [Home::reordering, Home::wired] {
+        alternate(b, make(4 * PAGE, b.ctx.seed));
+    }
+}
+
+fn alternate(b: &Bench, home: Home) {
+    let len = home.len;
+    for first in [0, 1] {
+        home.poke(0, &vec![0; len]);
+        let nodes = [0, 1].map(|_| Node::new(b.backend, &home, policy(Policy::Byte)));
+        (0..2).for_each(|n| _ = nodes[n].ask(Ask::Bytes(0, len, n as u8)));
+        for n in [first, 1 - first] {
+            assert_eq!(nodes[n].ask(Ask::Barrier), 0);
         }
-    });
+        all_bytes_are_there(&home, home.name);
+        // The one that released first sees the other's after its next acquire.
+        assert_eq!(nodes[first].ask(Ask::Acquire), 0);
+        assert_eq!(nodes[first].ask(Ask::Load(0)), 0x0201_0201_0201_0201);
+    }
 }
 
 fn two_processes_alternate(b: &Bench) {
