@@ -1,5 +1,8 @@
 //! The list of all cases. A suite is a module with a `CASES` list; a new suite is one line here.
 
+pub mod controls;
+pub mod fuzz;
+pub mod host;
 pub mod install;
 pub mod litmus_engine;
 pub mod litmus_self;
@@ -23,6 +26,9 @@ pub fn all() -> Vec<Case> {
         paging::threads::CASES,
         litmus_engine::CASES,
         sim_engine::CASES,
+        controls::CASES,
+        host::CASES,
+        fuzz::CASES,
     ];
     suites.concat()
 }
