@@ -27,7 +27,7 @@ const MODELS: &[&str] = &[
 const PATHS: &[&str] = &[
     "/smc/local/grads",
     "/smc/node7:7470/a.b-c_d?policy=line&page=64k&acquire=10ms&onerror=value",
-    "/smc/[fe80::1]:1/x?through=bounded&window=64&resident=1g&dirty=0&age=1s&wait=1h&fill=255",
+    "/smc/[fe80::1]:1/x?through=bounded&window=64&resident=1g&dirty=0&age=1s&wait=60m&fill=255",
     "/smc/10.0.0.1:65535/weights?policy=through&onerror=waitvalue",
 ];
 const SIZES: &[&str] = &["4096", "64K", "2MiB", "1 g", "18446744073709551615", "16777215 t", " 7kb "];
