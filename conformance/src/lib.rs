@@ -12,6 +12,7 @@
 pub mod abi;
 pub mod litmus;
 pub mod repo;
+pub mod rig;
 pub mod runner;
 pub mod sim;
 pub mod source;

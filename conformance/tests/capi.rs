@@ -57,7 +57,10 @@ fn a_small_memlock_limit_is_named() {
     std::fs::copy(library(), dir.join("libsmc.so.1")).expect("copy");
     let me = std::fs::metadata("/proc/self").map(|m| std::os::unix::fs::MetadataExt::uid(&m)).expect("own user");
     let out = if me == 0 {
-        let mut c = limited("setpriv", &["--reuid=65534", "--regid=65534", "--clear-groups", copies[0].to_str().expect("UTF-8")]);
+        let mut c = limited(
+            "setpriv",
+            &["--reuid=65534", "--regid=65534", "--clear-groups", copies[0].to_str().expect("UTF-8")],
+        );
         c.env("LD_LIBRARY_PATH", &dir);
         output(c)
     } else {

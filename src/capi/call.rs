@@ -71,17 +71,29 @@ impl Call {
     /// A number of an enumeration; `None` for 0.
     pub fn choice<T: Copy>(self, n: u32, what: &str, table: &[(u32, T)]) -> Result<Option<T>> {
         let found = table.iter().find(|(k, _)| *k == n).map(|(_, v)| *v);
-        if n == 0 || found.is_some() { Ok(found) } else { Err(self.bad(format_args!("`{what}` is {n}, which is none of its values"))) }
+        if n == 0 || found.is_some() {
+            Ok(found)
+        } else {
+            Err(self.bad(format_args!("`{what}` is {n}, which is none of its values")))
+        }
     }
 
     /// Flags of which only `known` exist.
     pub fn flags(self, flags: u32, known: u32) -> Result<()> {
-        if flags & !known == 0 { Ok(()) } else { Err(self.bad(format_args!("`flags` has unknown bits {:#x}", flags & !known))) }
+        if flags & !known == 0 {
+            Ok(())
+        } else {
+            Err(self.bad(format_args!("`flags` has unknown bits {:#x}", flags & !known)))
+        }
     }
 
     /// A number within bounds; 0 stands for the default.
     pub fn within(self, n: u64, what: &str, least: u64, most: u64) -> Result<u64> {
-        if n == 0 || (least..=most).contains(&n) { Ok(n) } else { Err(self.bad(format_args!("`{what}` is {n}, not {least} to {most}"))) }
+        if n == 0 || (least..=most).contains(&n) {
+            Ok(n)
+        } else {
+            Err(self.bad(format_args!("`{what}` is {n}, not {least} to {most}")))
+        }
     }
 }
 

@@ -71,8 +71,10 @@ pub(super) fn find(c: Call, ctx: *const smc_context) -> Result<Arc<Context>> {
     CONTEXTS.get(ctx).ok_or_else(|| c.bad("`ctx` is not an open context"))
 }
 
-const FAULTS: [(u32, Backend); 4] = [(1, Backend::Thread), (2, Backend::Sigbus), (3, Backend::Sync), (4, Backend::Mprotect)];
-const LOGS: [(u32, LogLevel); 4] = [(1, LogLevel::Off), (2, LogLevel::Error), (3, LogLevel::Info), (4, LogLevel::Debug)];
+const FAULTS: [(u32, Backend); 4] =
+    [(1, Backend::Thread), (2, Backend::Sigbus), (3, Backend::Sync), (4, Backend::Mprotect)];
+const LOGS: [(u32, LogLevel); 4] =
+    [(1, LogLevel::Off), (2, LogLevel::Error), (3, LogLevel::Info), (4, LogLevel::Debug)];
 
 /// What a program asked for.
 #[derive(Default)]
@@ -116,7 +118,9 @@ fn settings(w: &Wish) -> Config {
 
 /// The engine of this process runs with other settings already.
 fn conflict(engine: &Engine, w: &Wish) -> Option<Error> {
-    let busy = |what: &str| Some(Error::new(Status::BUSY, "call smc_init", format!("the process already runs with another `{what}`")));
+    let busy = |what: &str| {
+        Some(Error::new(Status::BUSY, "call smc_init", format!("the process already runs with another `{what}`")))
+    };
     if w.fault.is_some_and(|f| engine.config().backend != Some(f) && engine.choice().backend != Some(f)) {
         return busy("fault");
     }
@@ -149,7 +153,8 @@ pub unsafe extern "C" fn smc_init(config: *const smc_config, ctx: *mut *mut smc_
             return Err(e);
         }
         let context = Context { wait_ms: w.wait_ms, resident_limit: w.resident_limit, open: AtomicUsize::new(0) };
-        let handle = CONTEXTS.insert(Arc::new(context)).ok_or_else(|| Error::of(Status::NO_RESOURCES, "call smc_init"))?;
+        let handle =
+            CONTEXTS.insert(Arc::new(context)).ok_or_else(|| Error::of(Status::NO_RESOURCES, "call smc_init"))?;
         // SAFETY: the caller vouches for it.
         unsafe { out.set(handle) };
         Ok(())
@@ -166,7 +171,11 @@ pub extern "C" fn smc_shutdown(ctx: *mut smc_context) -> smc_status {
         let context = find(c, ctx)?;
         let open = context.open.load(SeqCst);
         if open > 0 {
-            let e = Error::new(Status::BUSY, "call smc_shutdown", format!("{open} peers, regions or exports made with the context are open"));
+            let e = Error::new(
+                Status::BUSY,
+                "call smc_shutdown",
+                format!("{open} peers, regions or exports made with the context are open"),
+            );
             return Err(e.remedy("close them first"));
         }
         CONTEXTS.remove(ctx).map(drop).ok_or_else(|| c.bad("`ctx` is not an open context"))
@@ -190,7 +199,8 @@ pub extern "C" fn smc_is_active() -> u32 {
 }
 
 fn reason(choice: &Choice) -> String {
-    let tried = choice.trials.iter().filter_map(|t| t.outcome.as_ref().err().map(|why| format!("{}: {why}", t.backend.name())));
+    let tried =
+        choice.trials.iter().filter_map(|t| t.outcome.as_ref().err().map(|why| format!("{}: {why}", t.backend.name())));
     let how = if choice.forced { "asked for" } else { "chosen by the self-test" };
     let head = if choice.backend.is_some() { how } else { "no back end works" };
     std::iter::once(head.to_owned()).chain(tried).collect::<Vec<_>>().join("; ")
@@ -222,7 +232,11 @@ pub unsafe extern "C" fn smc_backend(
         unsafe { copy_text(choice.backend.map_or("", Backend::name).as_bytes(), name, name_len) };
         // SAFETY: the caller vouches for it.
         unsafe { copy_text(why.as_bytes(), reason, reason_len) };
-        if choice.backend.is_some() { Ok(()) } else { Err(Error::new(Status::NO_BACKEND, "choose a fault back end", why).remedy("run `smc doctor`")) }
+        if choice.backend.is_some() {
+            Ok(())
+        } else {
+            Err(Error::new(Status::NO_BACKEND, "choose a fault back end", why).remedy("run `smc doctor`"))
+        }
     })
 }
 
@@ -231,7 +245,11 @@ pub unsafe extern "C" fn smc_backend(
 /// # Safety
 /// `each` may be called with `user`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn smc_backend_trials(ctx: *mut smc_context, each: smc_trial_fn, user: *mut c_void) -> smc_status {
+pub unsafe extern "C" fn smc_backend_trials(
+    ctx: *mut smc_context,
+    each: smc_trial_fn,
+    user: *mut c_void,
+) -> smc_status {
     call("smc_backend_trials", |c| {
         find(c, ctx)?;
         let each = each.ok_or_else(|| c.bad("`each` is NULL"))?;

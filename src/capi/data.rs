@@ -11,7 +11,13 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 /// An operation of the engine on a range of a mapped region.
-fn on_range(name: &'static str, region: *const smc_region, off: u64, len: u64, op: impl FnOnce(&Region) -> Status) -> smc_status {
+fn on_range(
+    name: &'static str,
+    region: *const smc_region,
+    off: u64,
+    len: u64,
+    op: impl FnOnce(&Region) -> Status,
+) -> smc_status {
     call(name, |c| {
         let m = map::find(c, region)?;
         c.done(op(&m.region), || subject(&m.region, off, len))
@@ -28,7 +34,9 @@ fn subject(r: &Region, off: u64, len: u64) -> String {
 /// The region with a view at an address, and the offset there.
 fn at_address(c: Call, address: *const c_void) -> Result<(Arc<Region>, u64)> {
     let found = context::engine(c)?.find(address.addr());
-    found.ok_or_else(|| Error::new(Status::OUT_OF_RANGE, format!("call {}", c.0), format!("{address:p} is not inside a mapped region")))
+    found.ok_or_else(|| {
+        Error::new(Status::OUT_OF_RANGE, format!("call {}", c.0), format!("{address:p} is not inside a mapped region"))
+    })
 }
 
 fn release(c: Call, r: &Region, off: u64, len: u64, flags: u32) -> Result<()> {
@@ -124,6 +132,10 @@ pub extern "C" fn smc_invalidate(region: *mut smc_region, offset: u64, length: u
 #[unsafe(no_mangle)]
 pub extern "C" fn smc_mark_dirty(region: *mut smc_region, offset: u64, length: u64) -> smc_status {
     on_range("smc_mark_dirty", region, offset, length, |r| {
-        if r.options().access == crate::link::Access::ReadOnly { Status::PERMISSION } else { r.mark_dirty(offset, length) }
+        if r.options().access == crate::link::Access::ReadOnly {
+            Status::PERMISSION
+        } else {
+            r.mark_dirty(offset, length)
+        }
     })
 }

@@ -46,7 +46,11 @@ struct Wanted<'a> {
 unsafe fn offer(w: Wanted<'_>, child: Child) -> Result<Exported> {
     let attempt = || format!("export \"{}\"", w.name);
     if w.kind == Some(MemoryKind::Device) {
-        let e = Error::new(Status::NOT_SUPPORTED, attempt(), "this version exports system memory only, no accelerator memory");
+        let e = Error::new(
+            Status::NOT_SUPPORTED,
+            attempt(),
+            "this version exports system memory only, no accelerator memory",
+        );
         return Err(e.remedy("copy to system memory and export that"));
     }
     let pinned = w.pin.then(|| pin(&w)).transpose()?;
@@ -77,7 +81,11 @@ fn too_little(name: &str, len: usize, why: &str) -> Error {
         Some(n) => format!("RLIMIT_MEMLOCK is {n} bytes"),
         None => "RLIMIT_MEMLOCK is not the cause".to_owned(),
     };
-    let e = Error::new(Status::NO_RESOURCES, format!("lock {len} bytes of \"{name}\" into memory"), format!("{why}; {limit}"));
+    let e = Error::new(
+        Status::NO_RESOURCES,
+        format!("lock {len} bytes of \"{name}\" into memory"),
+        format!("{why}; {limit}"),
+    );
     e.remedy("raise it (ulimit -l, LimitMEMLOCK=) or do not pin")
 }
 
@@ -87,7 +95,11 @@ fn pin(w: &Wanted<'_>) -> Result<(usize, usize)> {
         Err(e) => e,
     };
     if e.0 == libc::EINVAL {
-        return Err(Error::new(Status::INVALID_ARGUMENT, format!("lock the memory of \"{}\"", w.name), format!("mlock: {e}")));
+        return Err(Error::new(
+            Status::INVALID_ARGUMENT,
+            format!("lock the memory of \"{}\"", w.name),
+            format!("mlock: {e}"),
+        ));
     }
     Err(too_little(w.name, w.len, &format!("mlock: {e}")))
 }
@@ -140,7 +152,11 @@ unsafe fn wanted<'a>(c: Call, attr: *const smc_export_attr) -> Result<Wanted<'a>
 /// # Safety
 /// `attr` holds `struct_size` readable bytes and valid pointers; `exported` is writable; the memory is as described.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn smc_export(ctx: *mut smc_context, attr: *const smc_export_attr, exported: *mut *mut smc_export_t) -> smc_status {
+pub unsafe extern "C" fn smc_export(
+    ctx: *mut smc_context,
+    attr: *const smc_export_attr,
+    exported: *mut *mut smc_export_t,
+) -> smc_status {
     call("smc_export", |c| {
         let context = context::find(c, ctx)?;
         let out = c.out(exported, "exported")?;
@@ -195,12 +211,20 @@ pub unsafe extern "C" fn smc_register_region(
         }
         if endpoint.is_some() || !protection_domain.is_null() {
             let what = endpoint.map_or("to a protection domain".to_owned(), |e| format!("to port \"{e}\""));
-            let e = Error::new(Status::NOT_SUPPORTED, format!("bind \"{name}\" {what}"), "this version has no RDMA link");
+            let e =
+                Error::new(Status::NOT_SUPPORTED, format!("bind \"{name}\" {what}"), "this version has no RDMA link");
             return Err(e.remedy("pass NULL for both: clients on this host reach the region"));
         }
         let access = if flags & SMC_EXPORT_READ_ONLY != 0 { Access::ReadOnly } else { Access::ReadWrite };
         let options = ExportOptions { access, allow_uids: Vec::new(), allow_any: flags & SMC_EXPORT_ANY_USER != 0 };
-        let w = Wanted { name, addr: address.expose_provenance(), len: length, kind, pin: flags & SMC_EXPORT_PIN != 0, options };
+        let w = Wanted {
+            name,
+            addr: address.expose_provenance(),
+            len: length,
+            kind,
+            pin: flags & SMC_EXPORT_PIN != 0,
+            options,
+        };
         // SAFETY: the caller vouches for it.
         let handle = keep(unsafe { offer(w, Child::of(&context)) }?, name)?;
         // SAFETY: the caller vouches for it.
@@ -237,7 +261,11 @@ pub extern "C" fn smc_export_length(exported: *mut smc_export_t) -> usize {
 /// # Safety
 /// `each` may be called with `user`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn smc_export_clients(exported: *mut smc_export_t, each: smc_client_fn, user: *mut c_void) -> smc_status {
+pub unsafe extern "C" fn smc_export_clients(
+    exported: *mut smc_export_t,
+    each: smc_client_fn,
+    user: *mut c_void,
+) -> smc_status {
     call("smc_export_clients", |c| {
         let f = each.ok_or_else(|| c.bad("`each` is NULL"))?;
         // The export is not held during the calls: smc_unexport waits for who holds it.
@@ -245,7 +273,8 @@ pub unsafe extern "C" fn smc_export_clients(exported: *mut smc_export_t, each: s
         for k in clients {
             let struct_size = size_of::<smc_client>();
             let access = access_number(k.access);
-            let client = smc_client { struct_size, id: k.id, since_ns: k.since, pid: k.pid, uid: k.uid, access, reserved: 0 };
+            let client =
+                smc_client { struct_size, id: k.id, since_ns: k.since, pid: k.pid, uid: k.uid, access, reserved: 0 };
             // SAFETY: the caller vouches for the function; the entry lives during the call.
             if unsafe { f(&raw const client, user) } != 0 {
                 break;
@@ -268,7 +297,12 @@ pub unsafe extern "C" fn smc_export_clients(exported: *mut smc_export_t, each: s
 /// # Safety
 /// `reason` is NULL or NUL-terminated.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn smc_export_revoke(exported: *mut smc_export_t, client_id: u64, reason: *const c_char, flags: u32) -> smc_status {
+pub unsafe extern "C" fn smc_export_revoke(
+    exported: *mut smc_export_t,
+    client_id: u64,
+    reason: *const c_char,
+    flags: u32,
+) -> smc_status {
     call("smc_export_revoke", |c| {
         let e = find(c, exported)?;
         // SAFETY: the caller vouches for it.

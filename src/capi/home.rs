@@ -9,10 +9,17 @@ use crate::core::region::Region;
 use crate::link::AtomicOp;
 
 /// Runs `op` on the word and hands its old value to `then`.
-fn at_home(name: &'static str, region: *const smc_region, off: u64, op: AtomicOp, then: impl FnOnce(u64)) -> smc_status {
+fn at_home(
+    name: &'static str,
+    region: *const smc_region,
+    off: u64,
+    op: AtomicOp,
+    then: impl FnOnce(u64),
+) -> smc_status {
     call(name, |c| {
         let m = map::find(c, region)?;
-        let old = judged(&m.region, off, m.region.at_home(off, op)).map_err(|s| super::home::failed(c.0, &m.region, off, s))?;
+        let old = judged(&m.region, off, m.region.at_home(off, op))
+            .map_err(|s| super::home::failed(c.0, &m.region, off, s))?;
         then(old);
         Ok(())
     })
@@ -21,7 +28,7 @@ fn at_home(name: &'static str, region: *const smc_region, off: u64, op: AtomicOp
 /// A word that wraps around the end is out of range whatever the engine made of it.
 fn judged(r: &Region, off: u64, result: std::result::Result<u64, Status>) -> std::result::Result<u64, Status> {
     let inside = off.checked_add(8).is_some_and(|end| end <= r.len());
-    if inside || off % 8 != 0 { result } else { Err(Status::OUT_OF_RANGE) }
+    if inside || !off.is_multiple_of(8) { result } else { Err(Status::OUT_OF_RANGE) }
 }
 
 pub(super) fn failed(name: &str, r: &Region, off: u64, s: Status) -> crate::base::Error {
@@ -44,7 +51,8 @@ pub unsafe extern "C" fn smc_load_u64(region: *mut smc_region, offset: u64, valu
     call("smc_load_u64", |c| {
         let m = map::find(c, region)?;
         let out = c.out(value, "value")?;
-        let v = judged(&m.region, offset, m.region.at_home(offset, AtomicOp::Load)).map_err(|s| failed(c.0, &m.region, offset, s))?;
+        let v = judged(&m.region, offset, m.region.at_home(offset, AtomicOp::Load))
+            .map_err(|s| failed(c.0, &m.region, offset, s))?;
         // SAFETY: the caller vouches for it.
         unsafe { out.set(v) };
         Ok(())
@@ -114,7 +122,8 @@ pub unsafe extern "C" fn smc_wait_until(
 ) -> smc_status {
     call("smc_wait_until", |c| -> Result<()> {
         let m = map::find(c, region)?;
-        let how = Cmp::from_u32(cmp).ok_or_else(|| c.bad(format_args!("`cmp` is {cmp}, which is none of its values")))?;
+        let how =
+            Cmp::from_u32(cmp).ok_or_else(|| c.bad(format_args!("`cmp` is {cmp}, which is none of its values")))?;
         let found = judged(&m.region, offset, m.region.wait_until(offset, how, value, timeout_ms));
         let v = found.map_err(|s| failed(c.0, &m.region, offset, s))?;
         if !seen.is_null() {

@@ -7,16 +7,16 @@
 #![allow(non_camel_case_types)]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
-pub mod version;
-pub mod types;
-pub mod error;
 pub mod context;
-pub mod export;
-pub mod peer;
-pub mod map;
 pub mod data;
+pub mod error;
+pub mod export;
 pub mod home;
+pub mod map;
+pub mod peer;
 pub mod state;
+pub mod types;
+pub mod version;
 
 mod attr;
 mod call;

@@ -46,13 +46,18 @@ fn parse(text: &str) -> Option<PeerName> {
 /// # Safety
 /// `address` is NULL or NUL-terminated; `peer` is writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn smc_connect(ctx: *mut smc_context, address: *const c_char, peer: *mut *mut smc_peer) -> smc_status {
+pub unsafe extern "C" fn smc_connect(
+    ctx: *mut smc_context,
+    address: *const c_char,
+    peer: *mut *mut smc_peer,
+) -> smc_status {
     call("smc_connect", |c| {
         let context = context::find(c, ctx)?;
         let out = c.out(peer, "peer")?;
         // SAFETY: the caller vouches for it.
         let text = unsafe { c.optional_text(address, "address") }?.unwrap_or("local");
-        let name = parse(text).ok_or_else(|| c.bad(format_args!("`address` is \"{text}\", not \"local\" or \"HOST:PORT\"")))?;
+        let name = parse(text)
+            .ok_or_else(|| c.bad(format_args!("`address` is \"{text}\", not \"local\" or \"HOST:PORT\"")))?;
         let engine = context::engine(c)?;
         let link = engine.link(&name)?;
         let handle = PEERS.insert(Arc::new(Peer { child: Child::of(&context), name, link }));
@@ -77,7 +82,11 @@ pub(super) fn access_number(a: Access) -> u32 {
     }
 }
 
-fn tell(info: &RegionInfo, f: unsafe extern "C" fn(*const smc_region_info, *mut c_void) -> i32, user: *mut c_void) -> i32 {
+fn tell(
+    info: &RegionInfo,
+    f: unsafe extern "C" fn(*const smc_region_info, *mut c_void) -> i32,
+    user: *mut c_void,
+) -> i32 {
     with_text(&info.name, |name| {
         let entry = smc_region_info {
             struct_size: size_of::<smc_region_info>(),
@@ -106,7 +115,8 @@ pub unsafe extern "C" fn smc_list(peer: *mut smc_peer, each: smc_list_fn, user: 
         let peer = find(c, peer)?;
         let each = each.ok_or_else(|| c.bad("`each` is NULL"))?;
         let engine = context::engine(c)?;
-        let wait = if peer.child.context().wait_ms == 0 { engine.config().wait_ms } else { peer.child.context().wait_ms };
+        let wait =
+            if peer.child.context().wait_ms == 0 { engine.config().wait_ms } else { peer.child.context().wait_ms };
         let mut list = peer.link.list(Deadline::in_ms(wait))?;
         list.sort_by(|a, b| a.name.cmp(&b.name));
         for info in &list {

@@ -66,7 +66,11 @@ pub extern "C" fn smc_region_status(region: *mut smc_region) -> smc_status {
 /// # Safety
 /// `handler` may be called on another thread with `user` until it is taken away.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn smc_set_error_handler(region: *mut smc_region, handler: smc_error_fn, user: *mut c_void) -> smc_status {
+pub unsafe extern "C" fn smc_set_error_handler(
+    region: *mut smc_region,
+    handler: smc_error_fn,
+    user: *mut c_void,
+) -> smc_status {
     call("smc_set_error_handler", |c| {
         let m = map::find(c, region)?;
         not_in_handler(c, &m)?;

@@ -366,9 +366,11 @@ pub type smc_client_fn = Option<unsafe extern "C" fn(client: *const smc_client, 
 /// Called by smc_list() for each region; another result than 0 ends the list.
 pub type smc_list_fn = Option<unsafe extern "C" fn(info: *const smc_region_info, user: *mut c_void) -> i32>;
 /// Called by smc_stats_each() for each counter; another result than 0 ends the list. The strings are valid during the call.
-pub type smc_stat_fn = Option<unsafe extern "C" fn(name: *const c_char, meaning: *const c_char, value: u64, user: *mut c_void) -> i32>;
+pub type smc_stat_fn =
+    Option<unsafe extern "C" fn(name: *const c_char, meaning: *const c_char, value: u64, user: *mut c_void) -> i32>;
 /// Called by smc_backend_trials() for each back end tried: its name, why it does not work (NULL when it does); another
 /// result than 0 ends the list. The strings are valid during the call.
-pub type smc_trial_fn = Option<unsafe extern "C" fn(name: *const c_char, why_not: *const c_char, user: *mut c_void) -> i32>;
+pub type smc_trial_fn =
+    Option<unsafe extern "C" fn(name: *const c_char, why_not: *const c_char, user: *mut c_void) -> i32>;
 /// Called when a region's status changes; see smc_set_error_handler().
 pub type smc_error_fn = Option<unsafe extern "C" fn(region: *mut smc_region, status: smc_status, user: *mut c_void)>;

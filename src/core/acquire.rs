@@ -38,13 +38,6 @@ impl Region {
 
     /// [`Region::acquire`] by pages.
     pub(super) fn acquire_pages(&self, range: PageRange) -> Status {
-        // What a flush has sent must be readable before a page is fetched again, or own stores would not survive.
-        if self.keeper.take_unfenced() {
-            let s = self.fence(self.deadline());
-            if !s.is_ok() {
-                return s;
-            }
-        }
         self.drop_range(range, Dirty::Merge)
     }
 
@@ -61,11 +54,7 @@ impl Region {
             self.stats.releases.hit();
             self.cool_all(self.all());
             match self.harvest(self.all(), Heat::Cool) {
-                Ok(()) => {
-                    let (_, s) = self.push(self.all(), &mut outbox, deadline);
-                    self.keeper.wait_for_push();
-                    if s.is_ok() { self.fence(deadline) } else { s }
-                }
+                Ok(()) => self.push_and_fence(self.all(), &mut outbox, deadline),
                 Err(s) => s,
             }
         };
@@ -109,7 +98,7 @@ impl Region {
         self.each_view(&signals, |v| _ = self.tracker.hide(v, run));
         self.cool_all(run);
         let harvested = self.harvest(run, Heat::Hidden);
-        let mut worst = harvested.err().unwrap_or(Status::OK);
+        let mut worst = harvested.err().unwrap_or_else(|| self.fence_sent(deadline));
         for p in run.start..run.end {
             let s = self.drop_page(p, dirty, deadline, worst.is_ok());
             worst = if worst.is_ok() { s } else { worst };
@@ -123,7 +112,10 @@ impl Region {
         while p < range.end {
             match self.pages.lock(p, deadline) {
                 Ok(()) => break,
-                Err(State::Poisoned) => self.clear_poison(p),
+                Err(State::Poisoned) => {
+                    self.clear_poison(p);
+                    continue;
+                }
                 Err(s) if s.is_held() => return Err(Status::TIMED_OUT),
                 Err(_) => {}
             }
@@ -139,13 +131,24 @@ impl Region {
         Ok(Some(run))
     }
 
+    /// What was sent of pages that are about to be dropped must be readable at the home before they are fetched again,
+    /// or own stores would vanish from sight. The pages are locked: nothing more is sent of them.
+    fn fence_sent(&self, deadline: Deadline) -> Status {
+        if self.keeper.is_unfenced() { self.fence(deadline) } else { Status::OK }
+    }
+
     fn clear_poison(&self, p: usize) {
         let signals = SignalsBlocked::new();
-        self.each_view(&signals, |v| _ = self.tracker.hide(v, PageRange { start: p, end: p + 1 }));
+        if self.pages.apply(p, Event::Clear).is_err() {
+            return;
+        }
+        let this = PageRange { start: p, end: p + 1 };
+        self.each_view(&signals, |v| _ = self.tracker.hide(v, this));
         // The mark a store left on the poisoned page must not outlive it.
-        let _ = self.harvest(PageRange { start: p, end: p + 1 }, Heat::Hidden);
+        let _ = self.harvest(this, Heat::Hidden);
         self.forget_poisoned(p);
-        let _ = self.pages.apply(p, Event::Clear);
+        self.give_back(this);
+        let _ = self.pages.apply(p, Event::FetchAbandoned);
     }
 
     /// One locked, hidden, harvested page.
@@ -153,6 +156,7 @@ impl Region {
         let is_dirty = self.pages.dirty.get(p);
         if !is_dirty && sound {
             self.stats.pages_dropped.hit();
+            self.give_back(PageRange { start: p, end: p + 1 });
             let _ = self.pages.apply(p, Event::Drop);
             return Status::OK;
         }
@@ -207,12 +211,17 @@ impl Region {
 
     fn evict_step(&self, range: PageRange, out: &mut Outbox) -> (usize, usize) {
         let deadline = self.deadline();
+        let poisoned = |p: &usize| self.pages.state(*p) == State::Poisoned;
+        let healed = (range.start..range.end).filter(poisoned).map(|p| self.clear_poison(p)).count();
+        if healed > 0 {
+            return (range.end, healed);
+        }
         let Some(run) = self.push_run_clean(range, out, deadline) else { return (range.end, 0) };
         let signals = SignalsBlocked::new();
         let Some(run) = self.try_lock_run(run) else { return (range.end, 0) };
         self.each_view(&signals, |v| _ = self.tracker.hide(v, run));
         self.cool_all(run);
-        let sound = self.harvest(run, Heat::Hidden).is_ok();
+        let sound = self.harvest(run, Heat::Hidden).is_ok() && self.fence_sent(deadline).is_ok();
         let mut gone = 0;
         for p in run.start..run.end {
             // Written again since the push: stays for a later round. Its bytes are in A, so showing it again is cheap.

@@ -77,7 +77,11 @@ impl Region {
     ) -> Option<Served> {
         match self.claim(page, deadline) {
             Err(Status::BUSY) => return None,
-            Err(_) => return Some(self.give_up(view, page)),
+            // No room within the deadline.
+            Err(s) => {
+                self.pages.apply(page, Event::BeginFetch).ok()?;
+                return Some(self.fail_run(view, PageRange { start: page, end: page + 1 }, page, s));
+            }
             Ok(run) => match self.fetch_run(run, deadline) {
                 Ok(()) => {
                     self.stats.faults.hit();
@@ -239,11 +243,14 @@ impl Region {
         self.stats.spurious_faults.hit();
         let this = PageRange { start: page, end: page + 1 };
         if !self.tracks_by_fault() {
-            // Whether it was dirty when its mapping went is unknown here: showing it as written is the safe side.
-            let _ = self.tracker.admit(view, this, false);
+            // The mark it may carry moves to the books before the page is shown without it.
+            let noted = self.collect(signals, this, true).is_ok();
+            let _ = self.tracker.admit(view, this, noted && !write);
         } else if write {
             self.let_through(signals, view, page);
         } else {
+            // Under the lock: a harvest between the question and the answer would leave the page writable and unmarked.
+            let _guard = self.harvest.lock(signals);
             let clean = !self.pages.written.get(page);
             let _ = self.tracker.admit(view, this, clean);
         }
@@ -268,19 +275,24 @@ impl Region {
         (page + 1..run.end).for_each(|p| _ = self.pages.apply(p, Event::Unlock));
     }
 
-    /// A store is let through and noted: the next release says that it went nowhere.
+    /// A store to the error value is let through and noted: it is never written back, and the next release says so.
     fn show_poisoned(&self, signals: &SignalsBlocked, view: &View, page: usize, write: bool) -> Option<Served> {
-        if self.errors_are_sigbus() {
-            return Some(self.raise(view, page));
+        if self.pages.apply(page, Event::Clear).is_err() {
+            return None;
         }
         let this = PageRange { start: page, end: page + 1 };
-        if write {
+        let served = if self.errors_are_sigbus() {
+            self.raise(view, page)
+        } else if write {
             self.admit_written(signals, view, this);
             let _ = self.tracker.unprotect(view, this);
+            Served::Retry
         } else {
             let _ = self.tracker.admit(view, this, true);
-        }
-        Some(Served::Retry)
+            Served::Retry
+        };
+        let _ = self.pages.apply(page, Event::FetchFailed);
+        Some(served)
     }
 
     fn finish(&self, run: PageRange) {
@@ -288,12 +300,14 @@ impl Region {
     }
 
     fn abandon(&self, run: PageRange) {
+        self.give_back(run);
         (run.start..run.end).for_each(|p| _ = self.pages.apply(p, Event::FetchAbandoned));
     }
 
     /// The fetch failed for good: the page shows the error value or the access fails; its neighbours are as before.
     fn fail_run(&self, view: &View, run: PageRange, page: usize, _why: Status) -> Served {
-        (run.start..run.end).filter(|p| *p != page).for_each(|p| _ = self.pages.apply(p, Event::FetchAbandoned));
+        self.abandon(PageRange { start: run.start, end: page });
+        self.abandon(PageRange { start: page + 1, end: run.end });
         if self.errors_are_sigbus() {
             let served = self.raise(view, page);
             let _ = self

@@ -7,18 +7,19 @@ use super::fault::Served;
 use super::region::Region;
 use super::tracker::Delivery;
 use super::views;
+use crate::base::PAGE;
 use crate::sys::Errno;
 use crate::sys::clock::nap;
 use crate::sys::event::readable;
-use crate::sys::process::private_descriptors;
+use crate::sys::process::{Owner, private_descriptors};
 use crate::sys::signal::{self, Action};
 use crate::sys::stack;
 use crate::sys::sync::SignalsBlocked;
-use crate::sys::uffd::Msg;
+use crate::sys::uffd::{Msg, Uffd};
 use std::cell::UnsafeCell;
 use std::os::fd::AsRawFd;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Mutex, OnceLock};
 
 /// The action a signal had before ours, readable in a handler.
 struct Previous {
@@ -32,6 +33,8 @@ unsafe impl Sync for Previous {}
 static PREVIOUS: [Previous; 3] =
     [const { Previous { installed: AtomicBool::new(false), action: UnsafeCell::new(Action::DEFAULT) } }; 3];
 static INSTALL: Mutex<()> = Mutex::new(());
+/// The process whose faults are served.
+static PROCESS: OnceLock<Owner> = OnceLock::new();
 
 fn slot_of(sig: i32) -> Option<&'static Previous> {
     match sig {
@@ -58,6 +61,7 @@ pub(super) fn install_signal(sig: i32) -> Result<(), Errno> {
     if slot.installed.load(SeqCst) {
         return Ok(());
     }
+    PROCESS.get_or_init(Owner::me);
     let old = signal::get(sig)?;
     // SAFETY: under INSTALL, and no reader before `installed` is set.
     unsafe { *slot.action.get() = old };
@@ -72,28 +76,39 @@ extern "C" fn on_signal(sig: i32, info: *mut signal::Info, ctx: *mut signal::Con
     let addr = unsafe { signal::fault_addr(info) };
     // SAFETY: as above.
     let from_kernel = unsafe { signal::is_fault(info) };
-    let ours = stack::with_room(|| match sig {
-        signal::SIGTRAP => super::exact::after_step(ctx),
-        _ => from_kernel && serve_fault(&signals, addr, ctx),
+    // In a fork child the views are not there, and nobody serves them.
+    let mine = PROCESS.get().is_some_and(Owner::is_me);
+    let served = stack::with_room(|| match sig {
+        signal::SIGTRAP if mine && super::exact::after_step(ctx) => Some(Served::Retry),
+        signal::SIGTRAP => None,
+        _ if from_kernel && mine => serve_fault(&signals, addr, ctx),
+        _ => None,
     });
-    if ours {
-        return;
+    match served {
+        Some(Served::Retry) => return,
+        Some(Served::Bus) if sig == signal::SIGSEGV => {
+            // SAFETY: these are the kernel's arguments.
+            return unsafe { signal::turn_into_bus(info, ctx) };
+        }
+        _ => {}
     }
     pass_on(sig, info, ctx, from_kernel);
 }
 
-/// True when the access at `addr` is to be tried again.
-fn serve_fault(signals: &SignalsBlocked, addr: usize, ctx: *mut signal::Context) -> bool {
-    let Some(view) = views::lookup(addr) else { return false };
+/// Serves an access at `addr`; `None` when it is not ours to serve.
+fn serve_fault(signals: &SignalsBlocked, addr: usize, ctx: *mut signal::Context) -> Option<Served> {
+    let view = views::lookup(addr)?;
     // SAFETY: ctx is the kernel's context of this very fault.
     let write = unsafe { signal::is_write(ctx) };
+    if write && !view.write {
+        // A store to a read-only view fails as it would in any read-only mapping.
+        return None;
+    }
     let (page, region) = (view.page_at(addr), view.region());
-    let served = if write && region.is_exact() {
-        region.serve_store(signals, &view, page, ctx)
-    } else {
-        region.serve(signals, &view, page, write)
-    };
-    served == Served::Retry
+    Some(match write && region.is_exact() {
+        true => region.serve_store(signals, &view, page, ctx),
+        false => region.serve(signals, &view, page, write),
+    })
 }
 
 /// What would have happened without us.
@@ -135,23 +150,18 @@ pub fn serve_faults(region: &Region) {
             let again =
                 batch.get(..i).unwrap_or(&[]).iter().any(|b| b.addr() == m.addr() && b.is_write() == m.is_write());
             if m.is_fault() && !again {
-                serve_message(m);
+                serve_message(uffd, m);
             }
         }
     }
 }
 
-fn serve_message(m: &Msg) {
+fn serve_message(uffd: &Uffd, m: &Msg) {
     let signals = SignalsBlocked::in_handler();
-    let Some(view) = views::lookup(m.addr()) else {
-        // The view is just coming or going: let the toucher try again.
-        nap(50_000);
-        return;
-    };
-    let page = view.page_at(m.addr());
-    let region = view.region();
-    let _ = region.serve(&signals, &view, page, m.is_write());
-    if let Some(u) = region.tracker.uffd() {
-        let _ = u.wake(view.addr_of(page), crate::base::PAGE);
+    match views::lookup(m.addr()) {
+        Some(view) => _ = view.region().serve(&signals, &view, view.page_at(m.addr()), m.is_write()),
+        // The view is going away: the toucher tries again, and finds that out.
+        None => nap(50_000),
     }
+    let _ = uffd.wake(m.addr() & !(PAGE - 1), PAGE);
 }

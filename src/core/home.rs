@@ -57,10 +57,11 @@ impl Region {
         if op == AtomicOp::Load {
             return self.operate(off, op);
         }
+        // A handler of the program may wait for the keeper, which takes this lock too.
+        let _signals = SignalsBlocked::new();
         self.home_words.lock().unwrap_or_else(PoisonError::into_inner).insert(off);
         self.has_home_words.store(true, SeqCst);
         let page = HomeOff(off).page().0;
-        let _signals = SignalsBlocked::new();
         // A page that is here is locked while the word changes at the home, so that no push or merge sees half of it.
         let held = self.pages.lock(page, self.deadline());
         match held {

@@ -34,7 +34,11 @@ pub struct Keeper {
     stop: AtomicBool,
     /// Odd while the keeper pushes.
     pushing: AtomicU64,
-    unfenced: AtomicBool,
+    /// Batches delivered, and how many of them are known to be readable at the home.
+    delivered: AtomicU64,
+    fenced: AtomicU64,
+    /// Batches that failed, by whomever.
+    failed: AtomicU64,
     announced: AtomicBool,
     event: Mutex<Option<std::sync::Arc<EventFd>>>,
     stop_event: Mutex<Option<std::sync::Arc<EventFd>>>,
@@ -66,7 +70,9 @@ impl Keeper {
             wake: AtomicU32::new(0),
             stop: AtomicBool::new(false),
             pushing: AtomicU64::new(0),
-            unfenced: AtomicBool::new(false),
+            delivered: AtomicU64::new(0),
+            fenced: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
             announced: AtomicBool::new(false),
             event: Mutex::default(),
             stop_event: Mutex::default(),
@@ -126,14 +132,34 @@ impl Keeper {
         self.kick();
     }
 
-    /// Something was delivered and not yet fenced.
-    pub(super) fn note_unfenced(&self) {
-        self.unfenced.store(true, SeqCst);
+    /// A batch was delivered; said before its pages are unlocked.
+    pub(super) fn note_delivered(&self) {
+        self.delivered.fetch_add(1, SeqCst);
     }
 
-    /// True when something was delivered and not fenced; the caller fences it.
-    pub(super) fn take_unfenced(&self) -> bool {
-        self.unfenced.swap(false, SeqCst)
+    /// Batches delivered so far.
+    pub(super) fn delivered(&self) -> u64 {
+        self.delivered.load(SeqCst)
+    }
+
+    /// The first so many batches are readable at the home.
+    pub(super) fn note_fenced(&self, batches: u64) {
+        self.fenced.fetch_max(batches, SeqCst);
+    }
+
+    /// True when something was delivered that is not known to be readable at the home.
+    pub(super) fn is_unfenced(&self) -> bool {
+        self.fenced.load(SeqCst) < self.delivered.load(SeqCst)
+    }
+
+    /// A batch failed; said after its pages are dirty again.
+    pub(super) fn note_failed(&self) {
+        self.failed.fetch_add(1, SeqCst);
+    }
+
+    /// Batches that have failed so far.
+    pub(super) fn failed(&self) -> u64 {
+        self.failed.load(SeqCst)
     }
 
     /// Returns when a push that the keeper had begun before this call is over.
@@ -164,6 +190,8 @@ impl Region {
     pub fn prefetch(&self, off: u64, len: u64) -> Status {
         match self.range(off, len) {
             Ok(r) => {
+                // A handler of the program may wait for the keeper, which takes this lock too.
+                let _signals = SignalsBlocked::new();
                 lock(&self.keeper.wanted).push((r.start, r.end));
                 self.keeper.kick();
                 Status::OK
@@ -175,6 +203,7 @@ impl Region {
     /// Sets the function called, on an own thread, when the status changes; `None` takes it away. It may call any
     /// function of the region but must not end it.
     pub fn on_status(&self, f: Option<StatusHandler>) {
+        let _signals = SignalsBlocked::new();
         *lock(&self.keeper.handler) = f;
     }
 

@@ -1,8 +1,8 @@
 //! Stores that did not reach the home: where they are, and saying so.
 
 use super::region::Region;
-use crate::base::addr::PAGE;
 use crate::base::Status;
+use crate::base::addr::PAGE;
 use std::sync::atomic::Ordering::SeqCst;
 
 impl Region {

@@ -248,8 +248,11 @@ impl Region {
         self.t_page(page).unwrap_or_else(|| self.a_page(page))
     }
 
-    /// Gives the local memory of hidden, unlocked-by-nobody-else pages back (paged regions).
+    /// Gives the local memory of hidden pages back that this thread holds. A pinned region keeps it: devices know it.
     pub(super) fn give_back(&self, r: PageRange) {
+        if self.budget == usize::MAX || r.is_empty() {
+            return;
+        }
         let (from, len) = (r.start * PAGE, r.len() * PAGE);
         let _ = mem::punch_hole(self.file.as_fd(), from as u64, len as u64);
         if let Some(t) = &self.t {
@@ -356,7 +359,7 @@ impl Region {
         // SAFETY: as above, it is a fresh mapping of the memory file.
         unsafe { self.tracker.arm(start, bytes) }.map_err(system(&attempt))?;
         let mut slots = self.view_slots.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = views::insert(start, range, Arc::as_ptr(self)).ok_or_else(|| {
+        let slot = views::insert(start, range, Arc::as_ptr(self), write).ok_or_else(|| {
             Error::new(Status::NO_RESOURCES, &attempt, format!("more than {} views", views::MAX_VIEWS))
         })?;
         slots.push(ViewSlot { slot, start, pages: range, write, _keep: self.clone() });
@@ -368,7 +371,8 @@ impl Region {
     pub fn unmap_view(self: &Arc<Self>, addr: usize, len: usize) -> Status {
         let end = addr.saturating_add(len);
         let mut worst = Status::OK;
-        while let Some(v) = self.take_slot(addr, end) {
+        // All of them at once: where one was taken away another thread may map a view the next moment.
+        for v in self.take_slots(addr, end) {
             let v_end = v.start + v.pages.len() * PAGE;
             let (cut, cut_end) = (addr.max(v.start), end.min(v_end));
             let page = |a: usize| v.pages.start + (a - v.start) / PAGE;
@@ -387,15 +391,14 @@ impl Region {
         worst
     }
 
-    fn take_slot(&self, addr: usize, end: usize) -> Option<ViewSlot> {
+    fn take_slots(&self, addr: usize, end: usize) -> Vec<ViewSlot> {
         let mut slots = self.view_slots.lock().unwrap_or_else(PoisonError::into_inner);
-        let i = slots.iter().position(|v| v.start < end && addr < v.start + v.pages.len() * PAGE)?;
-        Some(slots.swap_remove(i))
+        slots.extract_if(.., |v| v.start < end && addr < v.start + v.pages.len() * PAGE).collect()
     }
 
     fn put_slot(self: &Arc<Self>, start: usize, pages: PageRange, write: bool) {
         let mut slots = self.view_slots.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(slot) = views::insert(start, pages, Arc::as_ptr(self)) {
+        if let Some(slot) = views::insert(start, pages, Arc::as_ptr(self), write) {
             slots.push(ViewSlot { slot, start, pages, write, _keep: self.clone() });
         }
     }

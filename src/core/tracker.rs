@@ -117,7 +117,7 @@ impl Tracker {
         let Some((addr, len)) = view.clip(range) else { return Ok(()) };
         match &self.uffd {
             Some(u) => u.admit(addr, len, clean),
-            None => protect(addr, len, if clean { mem::READ } else { mem::RW }),
+            None => protect(addr, len, if clean || !view.write { mem::READ } else { mem::RW }),
         }
     }
 
@@ -126,7 +126,7 @@ impl Tracker {
         let Some((addr, len)) = view.clip(range) else { return Ok(()) };
         match &self.uffd {
             Some(u) => u.write_protect(addr, len, false),
-            None => protect(addr, len, mem::RW),
+            None => protect(addr, len, if view.write { mem::RW } else { mem::READ }),
         }
     }
 
@@ -153,7 +153,8 @@ impl Tracker {
     /// Makes touches of hidden pages fail with SIGBUS; false where the back end has no such means.
     pub fn poison(&self, view: &View, range: PageRange) -> bool {
         let (Some(u), Some((addr, len))) = (&self.uffd, view.clip(range)) else { return false };
-        u.has(uffd::FEATURE_POISON) && u.poison(addr, len).is_ok()
+        // A page's write-protect marker would be in the way (EEXIST); the scan after the next hiding sets it again.
+        u.has(uffd::FEATURE_POISON) && u.write_protect(addr, len, false).is_ok() && u.poison(addr, len).is_ok()
     }
 
     /// Asynchronous tracking: finds written pages of a view and protects them again, setting their bit in `dirty`;

@@ -8,7 +8,7 @@
 use super::region::Region;
 use crate::base::addr::{PAGE, PageRange};
 use crate::sys::clock::nap;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
 
 /// Most views in one process.
 pub const MAX_VIEWS: usize = 1024;
@@ -20,6 +20,7 @@ struct Slot {
     end: AtomicUsize,
     first_page: AtomicUsize,
     region: AtomicPtr<Region>,
+    write: AtomicBool,
     taken: AtomicU32,
 }
 
@@ -30,12 +31,17 @@ static SLOTS: [Slot; MAX_VIEWS] = [const {
         end: AtomicUsize::new(0),
         first_page: AtomicUsize::new(0),
         region: AtomicPtr::new(std::ptr::null_mut()),
+        write: AtomicBool::new(false),
         taken: AtomicU32::new(0),
     }
 }; MAX_VIEWS];
 
 /// One past the highest slot ever used: bounds the search.
 static HIGH: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts insertions. Who searched past a free slot and then past one just emptied has missed a view that moved from
+/// the second to the first: he sees the count change and searches again.
+static INSERTED: AtomicUsize = AtomicUsize::new(0);
 
 /// A pinned view: its mapping and its region stay until this is dropped.
 pub struct View {
@@ -44,6 +50,8 @@ pub struct View {
     pub start: usize,
     /// Pages of the region it shows.
     pub pages: PageRange,
+    /// The program may store to it.
+    pub write: bool,
 }
 
 impl View {
@@ -52,7 +60,7 @@ impl View {
         let (start, end) = (slot.start.load(SeqCst), slot.end.load(SeqCst));
         let first = slot.first_page.load(SeqCst);
         let pages = PageRange { start: first, end: first + end.saturating_sub(start) / PAGE };
-        let view = View { slot, start, pages };
+        let view = View { slot, start, pages, write: slot.write.load(SeqCst) };
         // Dropping the view on refusal takes the pin back.
         (start != 0 && wanted(start, end)).then_some(view)
     }
@@ -89,13 +97,21 @@ impl Drop for View {
 
 /// The view that holds `addr`. Async-signal-safe; the caller has signals blocked or is a handler.
 pub fn lookup(addr: usize) -> Option<View> {
-    let slots = SLOTS.get(..HIGH.load(SeqCst))?;
-    let hit = |s: &&'static Slot| {
-        let start = s.start.load(SeqCst);
-        start != 0 && (start..s.end.load(SeqCst)).contains(&addr)
-    };
-    let slot = slots.iter().find(hit)?;
-    View::pin(slot, |start, end| (start..end).contains(&addr))
+    loop {
+        let inserted = INSERTED.load(SeqCst);
+        let hit = |s: &&'static Slot| {
+            let start = s.start.load(SeqCst);
+            start != 0 && (start..s.end.load(SeqCst)).contains(&addr)
+        };
+        let slots = SLOTS.get(..HIGH.load(SeqCst))?;
+        let pin = |s| View::pin(s, |start, end| (start..end).contains(&addr));
+        if let Some(view) = slots.iter().filter(hit).find_map(pin) {
+            return Some(view);
+        }
+        if INSERTED.load(SeqCst) == inserted {
+            return None;
+        }
+    }
 }
 
 /// True when some view overlaps `[addr, addr + len)`; the cheap question of the address-space hooks.
@@ -107,28 +123,37 @@ pub fn any_in(addr: usize, len: usize) -> bool {
     })
 }
 
-/// Calls `f` with every view of `region`, pinned. The caller has signals blocked.
+/// Calls `f` with every view of `region`, pinned; perhaps more than once with the same one. The caller has signals
+/// blocked.
 pub fn each(region: *const Region, mut f: impl FnMut(&View)) {
-    for slot in SLOTS.get(..HIGH.load(SeqCst)).unwrap_or(&[]) {
-        if std::ptr::eq(slot.region.load(SeqCst), region)
-            && let Some(view) = View::pin(slot, |_, _| true)
-            && std::ptr::eq(view.slot.region.load(SeqCst), region)
-        {
-            f(&view);
+    loop {
+        let inserted = INSERTED.load(SeqCst);
+        for slot in SLOTS.get(..HIGH.load(SeqCst)).unwrap_or(&[]) {
+            if std::ptr::eq(slot.region.load(SeqCst), region)
+                && let Some(view) = View::pin(slot, |_, _| true)
+                && std::ptr::eq(view.slot.region.load(SeqCst), region)
+            {
+                f(&view);
+            }
+        }
+        if INSERTED.load(SeqCst) == inserted {
+            return;
         }
     }
 }
 
 /// Publishes a view; `None` when the table is full. The caller keeps `region` alive until [`remove`] has returned.
-pub fn insert(start: usize, pages: PageRange, region: *const Region) -> Option<usize> {
+pub fn insert(start: usize, pages: PageRange, region: *const Region, write: bool) -> Option<usize> {
     let free = |s: &Slot| s.taken.compare_exchange(0, 1, SeqCst, SeqCst).is_ok();
     let idx = SLOTS.iter().position(free)?;
     let slot = SLOTS.get(idx)?;
     slot.end.store(start + pages.len() * PAGE, SeqCst);
     slot.first_page.store(pages.start, SeqCst);
     slot.region.store(region.cast_mut(), SeqCst);
+    slot.write.store(write, SeqCst);
     HIGH.fetch_max(idx + 1, SeqCst);
     slot.start.store(start, SeqCst);
+    INSERTED.fetch_add(1, SeqCst);
     Some(idx)
 }
 

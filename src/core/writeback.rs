@@ -8,10 +8,10 @@
 //! the page's own. What could not be delivered is remembered: the page is dirty again and its runs go out first next time.
 
 use super::options::Policy;
-use super::pages::Event;
+use super::pages::{Event, State};
 use super::region::Region;
+use crate::base::Status;
 use crate::base::addr::{PAGE, PageRange};
-use crate::base::{HomeOff, Status};
 use crate::link::{Ticket, WriteOp};
 use crate::sys::clock::Deadline;
 use crate::sys::sync::SignalsBlocked;
@@ -90,11 +90,27 @@ impl Region {
         if let Err(s) = self.harvest(range, Heat::Count) {
             return s;
         }
-        let (sent, status) = self.push(range, &mut outbox, deadline);
-        // What the keeper took before our harvest is also a store before this release.
-        self.keeper.wait_for_push();
-        let fenced = if status.is_ok() && (sent > 0 || self.keeper.take_unfenced()) { self.fence(deadline) } else { status };
-        self.judge_release(fenced)
+        let status = self.push_and_fence(range, &mut outbox, deadline);
+        self.judge_release(status)
+    }
+
+    /// What is dirty in `range` now is readable at the home when this returns OK. The caller has harvested.
+    pub(super) fn push_and_fence(&self, range: PageRange, out: &mut Outbox, deadline: Deadline) -> Status {
+        loop {
+            let failed = self.keeper.failed();
+            let (_, status) = self.push(range, out, deadline);
+            // What the keeper took out of the books is also a store before this call; should it fail, it is ours again.
+            self.keeper.wait_for_push();
+            if !status.is_ok() {
+                return status;
+            }
+            if self.keeper.failed() == failed {
+                return if self.keeper.is_unfenced() { self.fence(deadline) } else { status };
+            }
+            if deadline.passed() {
+                return Status::TIMED_OUT;
+            }
+        }
     }
 
     /// Starts write-back and returns: posted, not fenced.
@@ -107,11 +123,7 @@ impl Region {
         if let Err(s) = self.harvest(range, Heat::Ignore) {
             return s;
         }
-        let (sent, status) = self.push(range, &mut outbox, self.deadline());
-        if sent > 0 {
-            self.keeper.note_unfenced();
-        }
-        status
+        self.push(range, &mut outbox, self.deadline()).1
     }
 
     /// Marks a range as written by somebody the tracking cannot see (a device that wrote a view).
@@ -128,10 +140,11 @@ impl Region {
 
     /// Everything delivered so far becomes readable at the home.
     pub(super) fn fence(&self, deadline: Deadline) -> Status {
+        let batches = self.keeper.delivered();
         let s = self.link.fence(self.key, deadline);
         self.note(s);
-        if !s.is_ok() {
-            self.keeper.note_unfenced();
+        if s.is_ok() {
+            self.keeper.note_fenced(batches);
         }
         s
     }
@@ -166,7 +179,7 @@ impl Region {
         Ok(())
     }
 
-    fn collect(&self, signals: &SignalsBlocked, range: PageRange, protect: bool) -> Result<(), Status> {
+    pub(super) fn collect(&self, signals: &SignalsBlocked, range: PageRange, protect: bool) -> Result<(), Status> {
         let _guard = self.harvest.lock(signals);
         let (mut found, mut failed) = (0, None);
         if self.tracks_by_fault() {
@@ -311,7 +324,7 @@ impl Region {
         match self.t_page(p) {
             None => self.send_run(p, self.a_page(p), 0, len, &mut out.ops),
             Some(twin) => {
-                self.unsent.resend(p, twin, &mut out.ops);
+                self.unsent.take(p, |from, len| self.send_run(p, twin, from, len, &mut out.ops));
                 let lines = self.opts.policy != Policy::Byte;
                 // SAFETY: both pages lie inside A and T, and BUSY makes this thread the twin's only user.
                 unsafe {
@@ -370,6 +383,7 @@ impl Region {
     fn settle(&self, ops: &[WriteOp], held: &[usize], status: Status) {
         self.note(status);
         if status.is_ok() {
+            self.keeper.note_delivered();
             self.stats.messages.add(ops.len() as u64);
             self.stats.bytes_written.add(ops.iter().map(|o| o.len as u64).sum());
             return;
@@ -379,6 +393,7 @@ impl Region {
             self.unsent.keep(ops);
         }
         held.iter().for_each(|p| _ = self.pages.dirty.set(*p));
+        self.keeper.note_failed();
     }
 }
 
@@ -412,8 +427,9 @@ impl Unsent {
         self.any.store(!runs.is_empty(), SeqCst);
     }
 
-    /// Puts the page's undelivered runs into `ops`; the twin holds their bytes, or newer ones that are sent after them.
-    fn resend(&self, p: usize, twin: *mut u8, ops: &mut Ops) {
+    /// Calls `send` with the page's undelivered runs, as offset in the page and length, and forgets them. The twin holds
+    /// their bytes, or newer ones that are sent after them.
+    fn take(&self, p: usize, mut send: impl FnMut(usize, usize)) {
         if !self.any.load(SeqCst) {
             return;
         }
@@ -422,7 +438,7 @@ impl Unsent {
         runs.retain(|(off, len)| {
             let mine = (base..base + PAGE as u64).contains(off);
             if mine {
-                ops.add(WriteOp { src: twin.wrapping_add((off - base) as usize), len: *len, off: HomeOff(*off) });
+                send((*off - base) as usize, *len);
             }
             !mine
         });

@@ -174,7 +174,8 @@ pub fn unlock(addr: usize, len: usize) -> Result<(), Errno> {
 pub fn lock_limit() -> Option<u64> {
     let mut limit = [0u64; 2];
     // SAFETY: the kernel writes two words there.
-    unsafe { syscall(libc::SYS_prlimit64, [0, libc::RLIMIT_MEMLOCK as usize, 0, limit.as_mut_ptr() as usize, 0, 0]) }.ok()?;
+    unsafe { syscall(libc::SYS_prlimit64, [0, libc::RLIMIT_MEMLOCK as usize, 0, limit.as_mut_ptr() as usize, 0, 0]) }
+        .ok()?;
     Some(limit[0]).filter(|n| *n != u64::MAX)
 }
 

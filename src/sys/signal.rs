@@ -121,6 +121,26 @@ pub unsafe fn is_write(ctx: *const Context) -> bool {
     err & 2 != 0
 }
 
+/// From a SIGSEGV handler: makes the thread get SIGBUS for the same address when the handler returns, as the kernel would
+/// for an access it cannot serve. Async-signal-safe.
+///
+/// # Safety
+/// Called from inside the handler, with the arguments the kernel gave it.
+pub unsafe fn turn_into_bus(info: *const Info, ctx: *mut Context) {
+    // SAFETY: the caller vouches for info.
+    let mut info = unsafe { *info };
+    info.si_signo = SIGBUS;
+    info.si_code = libc::BUS_ADRERR;
+    let ctx = ctx.cast::<libc::ucontext_t>();
+    // A SIGBUS of the kernel's cannot be blocked away; this one must not be either.
+    // SAFETY: the caller vouches for ctx; the mask is a live sigset.
+    unsafe { libc::sigdelset(&raw mut (*ctx).uc_sigmask, SIGBUS) };
+    let (pid, tid) = (super::process::pid(), super::process::tid());
+    let args = [pid as usize, tid as usize, SIGBUS as usize, &raw const info as usize, 0, 0];
+    // SAFETY: info is live for the call, and the signal goes to this very thread.
+    let _ = unsafe { syscall(libc::SYS_rt_tgsigqueueinfo, args) };
+}
+
 /// Sends `sig` to the calling thread. Async-signal-safe.
 pub fn raise(sig: i32) {
     let (pid, tid) = (super::process::pid(), super::process::tid());

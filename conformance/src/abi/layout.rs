@@ -90,7 +90,9 @@ pub fn constants() -> Vec<Constant> {
     let mut all: Vec<Constant> =
         statuses.map(|s| Constant { name: format!("SMC_STATUS_{}", s.name()), value: i64::from(s.0) }).collect();
     all.extend(numbers!(smc_access: SMC_ACCESS_READ_ONLY = ReadOnly, SMC_ACCESS_READ_WRITE = ReadWrite));
-    all.extend(numbers!(smc_memory: SMC_MEMORY_SYSTEM = System, SMC_MEMORY_PINNED = Pinned, SMC_MEMORY_DEVICE = Device));
+    all.extend(
+        numbers!(smc_memory: SMC_MEMORY_SYSTEM = System, SMC_MEMORY_PINNED = Pinned, SMC_MEMORY_DEVICE = Device),
+    );
     all.extend(numbers!(smc_policy: SMC_POLICY_BYTE = Byte, SMC_POLICY_LINE = Line, SMC_POLICY_PAGE = Page));
     all.extend(numbers!(smc_through: SMC_THROUGH_OFF = Off, SMC_THROUGH_BOUNDED = Bounded, SMC_THROUGH_EXACT = Exact));
     all.extend(numbers!(smc_on_error: SMC_ON_ERROR_WAIT_VALUE = WaitValue, SMC_ON_ERROR_WAIT_SIGBUS = WaitSigbus,

@@ -1,14 +1,35 @@
 //! The list of all cases. A suite is a module with a `CASES` list; a new suite is one line here.
 
+pub mod controls;
+pub mod fuzz;
+pub mod host;
 pub mod install;
+pub mod litmus_engine;
 pub mod litmus_self;
+pub mod paging;
+pub mod sim_engine;
 pub mod sim_self;
 
 use crate::runner::Case;
 
 /// Every case, suite by suite.
 pub fn all() -> Vec<Case> {
-    let suites: &[&[Case]] = &[litmus_self::CASES, sim_self::CASES, install::CASES];
+    let suites: &[&[Case]] = &[
+        litmus_self::CASES,
+        sim_self::CASES,
+        install::CASES,
+        paging::basic::CASES,
+        paging::views::CASES,
+        paging::counters::CASES,
+        paging::limits::CASES,
+        paging::errors::CASES,
+        paging::threads::CASES,
+        litmus_engine::CASES,
+        sim_engine::CASES,
+        controls::CASES,
+        host::CASES,
+        fuzz::CASES,
+    ];
     suites.concat()
 }
 

@@ -3,11 +3,13 @@
 //! ```text
 //!            BeginFetch            Fetched               Lock
 //!   REMOTE ─────────────► FETCHING ───────► RESIDENT ◄────────► BUSY
-//!     ▲ ▲                  │    │                       Unlock   │
-//!     │ └── FetchAbandoned ┘    └ FetchFailed ► POISONED         │
-//!     │ ◄───────────────────────────── Clear ──────┘             │
+//!     ▲ ▲                  │  ▲ │                       Unlock   │
+//!     │ └── FetchAbandoned ┘  │ └ FetchFailed ► POISONED         │
+//!     │                       └────── Clear ───────┘             │
 //!     └───────────────────────────────────────────────── Drop ───┘
 //! ```
+//! A poisoned page that is shown again or given up is held as FETCHING meanwhile, so that it never shows once it is REMOTE.
+//!
 //! `BUSY` is a resident page whose bytes somebody is moving (push, drop, merge, admit, emulated store). The holder has all
 //! signals blocked, so a handler of the application can never wait for its own thread.
 
@@ -44,7 +46,7 @@ pub enum Event {
     Unlock,
     /// The local copy is given up.
     Drop,
-    /// The error value is given up, so that the next touch fetches again.
+    /// A thread works on a page with the error value: it abandons it, or shows it again (`FetchFailed`).
     Clear,
 }
 
@@ -79,7 +81,7 @@ pub fn next(state: State, event: Event) -> Option<State> {
         (State::Resident, Event::Lock) => Some(State::Busy),
         (State::Busy, Event::Unlock) => Some(State::Resident),
         (State::Busy, Event::Drop) => Some(State::Remote),
-        (State::Poisoned, Event::Clear) => Some(State::Remote),
+        (State::Poisoned, Event::Clear) => Some(State::Fetching),
         _ => None,
     }
 }
@@ -113,7 +115,7 @@ mod tests {
                     assert!(s.is_held(), "{s:?} {e:?}");
                 }
                 if s == State::Poisoned {
-                    assert_eq!(n, State::Remote, "a poisoned page is only ever fetched anew");
+                    assert_eq!(n, State::Fetching, "a poisoned page is only ever fetched anew");
                 }
             }
         }

@@ -48,8 +48,8 @@ pub struct PageTable {
 /// What is counted per 2 MiB.
 #[derive(Default, Debug)]
 struct Chunk {
-    /// Pages that occupy local memory.
-    resident: AtomicU32,
+    /// Pages that are not REMOTE. One being fetched counts: its toucher may already have been let through.
+    local: AtomicU32,
     /// Releases that covered the chunk, modulo 2^32.
     epoch: AtomicU32,
 }
@@ -182,7 +182,7 @@ impl PageTable {
         while at < end {
             let stop = end.min((at / CHUNK + 1) * CHUNK);
             if let Some(c) = self.chunks.get(at / CHUNK) {
-                c.resident.fetch_add((stop - at) as u32, SeqCst);
+                c.local.fetch_add((stop - at) as u32, SeqCst);
             }
             at = stop;
         }
@@ -208,7 +208,7 @@ impl PageTable {
         } else if to == State::Remote {
             self.resident.fetch_sub(1, SeqCst);
             if let Some(c) = self.chunks.get(p / CHUNK) {
-                c.resident.fetch_sub(1, SeqCst);
+                c.local.fetch_sub(1, SeqCst);
             }
         }
     }
@@ -218,14 +218,14 @@ impl PageTable {
         self.resident.load(SeqCst) as usize
     }
 
-    /// The next run of chunks with local pages in `[start, end)`, clipped to it, as pages.
+    /// The next run of chunks with pages here or on their way in `[start, end)`, clipped to it, as pages.
     pub fn next_populated(&self, start: usize, end: usize) -> Option<(usize, usize)> {
         let end = end.min(self.len());
         if start >= end {
             return None;
         }
         let chunks = self.chunks.get(start / CHUNK..end.div_ceil(CHUNK))?;
-        let used = |c: &Chunk| c.resident.load(SeqCst) != 0;
+        let used = |c: &Chunk| c.local.load(SeqCst) != 0;
         let first = chunks.iter().position(used)? + start / CHUNK;
         let rest = self.chunks.get(first..end.div_ceil(CHUNK))?;
         let last = first + rest.iter().position(|c| !used(c)).unwrap_or(rest.len());

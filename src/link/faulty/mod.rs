@@ -83,10 +83,9 @@ impl Faulty {
 
     fn post_held(&self, key: RegionKey, ops: &[WriteOp]) -> Result<(), Status> {
         for (i, op) in ops.iter().enumerate() {
-            if self.plan.holds_back(self.ops.load(SeqCst), i) {
-                // SAFETY: the caller of `post` vouches for the source until `wait`.
-                unsafe { self.held.keep(op) };
-            } else {
+            let chosen = self.plan.holds_back(self.ops.load(SeqCst), i);
+            // SAFETY: the caller of `post` vouches for the source until `wait`.
+            if !unsafe { self.held.keep(op, chosen) } {
                 // SAFETY: as above.
                 unsafe { self.inner.put(key, op.off, op.src, op.len, Deadline(u64::MAX)) }.ok()?;
             }

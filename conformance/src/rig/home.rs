@@ -1,0 +1,123 @@
+//! Homes that the suites can look at and change past every cache.
+
+use super::Valve;
+use smc_engine::core::export::{Export, ExportOptions, Exporter, Memory};
+use smc_engine::link::Link;
+use smc_engine::link::embedded::EmbeddedLink;
+use smc_engine::link::faulty::{Faulty, Plan};
+use smc_engine::link::loopback::Loopback;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A home and a link to it.
+pub struct Home {
+    /// Kind, for failures.
+    pub name: &'static str,
+    /// The link to it.
+    pub link: Arc<dyn Link>,
+    /// Name of the region on the link.
+    pub region: String,
+    /// Bytes.
+    pub len: usize,
+    base: usize,
+    _keep: Arc<Keep>,
+}
+
+/// What keeps the memory.
+enum Keep {
+    Loopback { _link: Arc<Loopback> },
+    Export { _export: Export },
+    Elsewhere,
+}
+
+/// A name nobody else on this host uses.
+pub fn fresh_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("suite-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+impl Home {
+    /// In this process, every operation a copy.
+    pub fn loopback(len: usize, _seed: u64) -> Home {
+        let link = Arc::new(Loopback::new(len).expect("a loopback home"));
+        let base = link.home() as usize;
+        let keep = Arc::new(Keep::Loopback { _link: link.clone() });
+        Home { name: "loopback", link, region: "t".into(), len, base, _keep: keep }
+    }
+
+    /// Exported by this process's exporter thread and mapped by the embedded link. Whole pages.
+    pub fn embedded(len: usize, _seed: u64) -> Home {
+        let region = fresh_name();
+        let exporter = Exporter::get().expect("an exporter");
+        let export = exporter.export(&region, Memory::New(len), ExportOptions::default()).expect("an export");
+        let (base, len) = (export.base() as usize, export.len());
+        let link = Arc::new(EmbeddedLink::connect_local());
+        Home { name: "embedded", link, region, len, base, _keep: Arc::new(Keep::Export { _export: export }) }
+    }
+
+    /// A loopback that holds half of the writes back until the fence.
+    pub fn reordering(len: usize, seed: u64) -> Home {
+        let plan = Plan { seed, reorder_ppm: 500_000, ..Plan::default() };
+        Home::loopback(len, seed).behind("reordering", plan)
+    }
+
+    /// A loopback behind the wire model.
+    pub fn wired(len: usize, seed: u64) -> Home {
+        Home::loopback(len, seed).behind("wire", Plan::wire_only())
+    }
+
+    /// This home behind a plan of faults.
+    pub fn behind(self, name: &'static str, plan: Plan) -> Home {
+        Home { name, link: Arc::new(Faulty::new(self.link.clone(), plan)), ..self }
+    }
+
+    /// This home behind a valve that the case turns.
+    pub fn with_valve(self) -> (Home, Arc<Valve>) {
+        let valve = Arc::new(Valve::new(self.link.clone()));
+        (Home { link: valve.clone(), ..self }, valve)
+    }
+
+    /// Another link object to the same home, so that two nodes share nothing but it.
+    pub fn twin(&self) -> Home {
+        let (name, region, keep) = (self.name, self.region.clone(), self._keep.clone());
+        Home { name, link: self.link.clone(), region, len: self.len, base: self.base, _keep: keep }
+    }
+
+    /// A home in another process: it can be reached by the link, and not be looked at.
+    pub fn unseen(link: Arc<dyn Link>, region: String, len: usize) -> Home {
+        Home { name: "embedded", link, region, len, base: 0, _keep: Arc::new(Keep::Elsewhere) }
+    }
+
+    /// Copy of the home's bytes.
+    pub fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
+        assert!(self.base != 0 && at + len <= self.len, "outside the home");
+        let mut out = vec![0; len];
+        // SAFETY: the range was checked; the memory lives as long as `_keep`.
+        unsafe { std::ptr::copy_nonoverlapping((self.base + at) as *const u8, out.as_mut_ptr(), len) };
+        out
+    }
+
+    /// The home's word.
+    pub fn word(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.bytes(at, 8).try_into().expect("8 bytes"))
+    }
+
+    /// Another node's store, at the home at once.
+    pub fn poke(&self, at: usize, bytes: &[u8]) {
+        assert!(self.base != 0 && at + bytes.len() <= self.len, "outside the home");
+        // SAFETY: as in `bytes`.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (self.base + at) as *mut u8, bytes.len()) };
+    }
+
+    /// [`Home::poke`] of a word.
+    pub fn set(&self, at: usize, value: u64) {
+        self.poke(at, &value.to_le_bytes());
+    }
+
+    /// Every page begins with its own number plus one.
+    pub fn numbered(self) -> Home {
+        let page = smc_engine::base::PAGE;
+        (0..self.len / page).for_each(|p| self.set(p * page, p as u64 + 1));
+        self
+    }
+}
