@@ -6,6 +6,7 @@
 use super::pages::{Event, State};
 use super::region::Region;
 use super::views::View;
+use super::writeback::Heat;
 use crate::base::addr::{PAGE, PageRange};
 use crate::base::{HomeOff, Status};
 use crate::sys::clock::{Deadline, nap};
@@ -244,7 +245,7 @@ impl Region {
         let this = PageRange { start: page, end: page + 1 };
         if !self.tracks_by_fault() {
             // The mark it may carry moves to the books before the page is shown without it.
-            let noted = self.collect(signals, this, true).is_ok();
+            let noted = self.collect(signals, this, Heat::Ignore).is_ok();
             let _ = self.tracker.admit(view, this, noted && !write);
         } else if write {
             self.let_through(signals, view, page);

@@ -1,5 +1,6 @@
 //! Stores that did not reach the home: where they are, and saying so.
 
+use super::pages::Event;
 use super::region::Region;
 use crate::base::Status;
 use crate::base::addr::PAGE;
@@ -16,6 +17,15 @@ impl Region {
     pub(super) fn forget_poisoned(&self, p: usize) {
         if self.pages.dirty.take(p) {
             self.unsent.nowhere.store(true, SeqCst);
+        }
+    }
+
+    /// [`Region::forget_poisoned`] for a page that nobody holds: it is held meanwhile, so that no mark of its next life
+    /// is taken for one of this.
+    pub(super) fn forget_stores(&self, p: usize) {
+        if self.pages.apply(p, Event::Clear).is_ok() {
+            self.forget_poisoned(p);
+            let _ = self.pages.apply(p, Event::FetchFailed);
         }
     }
 

@@ -168,25 +168,24 @@ impl Region {
             let next_hot = if hot { self.next_hot_run(at, range.end) } else { None };
             let (hot_start, hot_end) = next_hot.unwrap_or((range.end, range.end));
             if at < hot_start {
-                self.collect(signals, PageRange { start: at, end: hot_start }, heat != Heat::Hidden)?;
-                if heat == Heat::Count {
-                    self.warm(PageRange { start: at, end: hot_start });
-                }
+                self.collect(signals, PageRange { start: at, end: hot_start }, heat)?;
             }
-            self.take_hot(PageRange { start: hot_start, end: hot_end });
+            if hot_start < hot_end {
+                self.take_hot(signals, PageRange { start: hot_start, end: hot_end });
+            }
             at = hot_end.max(at + 1);
         }
         Ok(())
     }
 
-    pub(super) fn collect(&self, signals: &SignalsBlocked, range: PageRange, protect: bool) -> Result<(), Status> {
+    pub(super) fn collect(&self, signals: &SignalsBlocked, range: PageRange, heat: Heat) -> Result<(), Status> {
         let _guard = self.harvest.lock(signals);
         let (mut found, mut failed) = (0, None);
         if self.tracks_by_fault() {
             let mut at = range.start;
             while let Some((start, end)) = self.pages.written.next_run(at, range.end) {
                 // Protect in every view, then hand the marks over; the bytes are read after that.
-                if protect {
+                if heat != Heat::Hidden {
                     self.each_view(signals, |v| {
                         failed = self.tracker.protect(v, PageRange { start, end }).err().or(failed)
                     });
@@ -202,10 +201,15 @@ impl Region {
             });
         }
         self.stats.pages_dirtied.add(found as u64);
+        if heat == Heat::Count {
+            self.warm(range);
+        }
         failed.map_or(Ok(()), |_| Err(Status::SYSTEM))
     }
 
-    /// Counts a dirty epoch for the dirty pages of the range; pages dirty for long enough turn hot.
+    /// Counts a dirty epoch for the dirty pages of the range; pages dirty for long enough turn hot. Under the harvest
+    /// lock, like every use of `hot`: who drops a page cools it while it is hidden and then harvests, so a page is never
+    /// hot, nor marked for being hot, once it is gone.
     fn warm(&self, range: PageRange) {
         let mut at = range.start;
         while let Some(p) = self.pages.dirty.next_set(at, range.end) {
@@ -228,12 +232,13 @@ impl Region {
     }
 
     /// Hot pages are dirty without being asked; from time to time they are protected again to see whether they still are.
-    fn take_hot(&self, range: PageRange) {
+    fn take_hot(&self, signals: &SignalsBlocked, range: PageRange) {
+        let _guard = self.harvest.lock(signals);
         let mut at = range.start;
         while at < range.end {
             let (epoch, next) = self.pages.epoch_at(at);
             let end = next.min(range.end);
-            self.pages.dirty.set_range(at, end);
+            self.pages.dirty.set_where(&self.pages.hot, at, end);
             if epoch.is_multiple_of(HOT_FOR) {
                 (at..end).for_each(|p| self.pages.cool(p, HOT_AFTER - 1));
             }
@@ -304,9 +309,9 @@ impl Region {
                 Ok(()) => self.gather_page(p, out),
                 Err(s) if s.is_held() && first => return Err(Status::TIMED_OUT),
                 Err(s) if s.is_held() => return Ok(p),
-                Err(State::Poisoned) => self.forget_poisoned(p),
-                // Gone: its bytes were pushed by whoever dropped it.
-                Err(_) => _ = self.pages.dirty.take(p),
+                Err(State::Poisoned) => self.forget_stores(p),
+                // Gone: its bytes were pushed by whoever dropped it. A mark seen now belongs to its next life.
+                Err(_) => {}
             }
             at = p + 1;
         }

@@ -42,6 +42,13 @@ impl Bitmap {
         self.masks(start, end).map(|(w, m)| (!w.fetch_or(m, SeqCst) & m).count_ones() as usize).sum()
     }
 
+    /// Sets the bits of `[start, end)` that are set in `other`, a map of the same size.
+    pub fn set_where(&self, other: &Bitmap, start: usize, end: usize) {
+        for ((w, m), (o, _)) in self.masks(start, end).zip(other.masks(start, end)) {
+            w.fetch_or(o.load(SeqCst) & m, SeqCst);
+        }
+    }
+
     /// First set bit in `[from, end)`.
     pub fn next_set(&self, from: usize, end: usize) -> Option<usize> {
         self.scan(from, end, 0)
