@@ -197,9 +197,9 @@ impl Region {
         let page = self.a_page(p);
         let unit = if whole_lines { super::pages::diff::LINE } else { 1 };
         for (i, fresh) in home.0.get(..len).unwrap_or(&[]).chunks(unit).enumerate() {
-            // SAFETY: the page is hidden and locked: nobody else touches A or T here; i * unit < len <= PAGE.
-            let (a, t) = unsafe { (page.add(i * unit), twin.add(i * unit)) };
-            // SAFETY: as above, `fresh.len()` bytes from there are inside the page.
+            let (a, t) = (page.wrapping_add(i * unit), twin.wrapping_add(i * unit));
+            // SAFETY: the page is hidden and locked: nobody else touches A or T here; `fresh.len()` bytes from
+            // i * unit are inside the page.
             unsafe { merge_piece(a, t, fresh) };
         }
         Status::OK

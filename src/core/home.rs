@@ -99,7 +99,7 @@ impl Region {
     }
 
     fn check_word(&self, off: u64, op: AtomicOp) -> Result<(), Status> {
-        if off % 8 != 0 {
+        if !off.is_multiple_of(8) {
             return Err(Status::INVALID_ARGUMENT);
         }
         if off.checked_add(8).is_none_or(|end| end > self.len()) {
@@ -124,7 +124,7 @@ impl Region {
         for copy in [Some(self.a_page(page)), self.t_page(page)].into_iter().flatten() {
             // SAFETY: within is a multiple of 8 below PAGE; the page lies inside A or T, both page aligned. The
             // program may load the word meanwhile, so the store is atomic.
-            let word = unsafe { AtomicU64::from_ptr(copy.add(within).cast()) };
+            let word = unsafe { AtomicU64::from_ptr(copy.wrapping_add(within).cast()) };
             word.store(value, SeqCst);
         }
     }

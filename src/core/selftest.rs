@@ -57,9 +57,9 @@ fn expect(ok: bool, what: &str) -> Result<(), String> {
 
 fn exercise(link: &Loopback, region: &Region, v: *mut u8, backend: Backend) -> Result<(), String> {
     // SAFETY: v is a mapped view of two pages; the engine serves its faults or this self-test is what finds out.
-    let load = |at: usize| unsafe { v.add(at).read_volatile() };
+    let load = |at: usize| unsafe { v.wrapping_add(at).read_volatile() };
     // SAFETY: as above.
-    let store = |at: usize, b: u8| unsafe { v.add(at).write_volatile(b) };
+    let store = |at: usize, b: u8| unsafe { v.wrapping_add(at).write_volatile(b) };
     expect(load(0) == b'h', "a touched page does not show the home's bytes")?;
     store(1, b'O');
     store(PAGE, 7);

@@ -32,7 +32,7 @@ impl Loopback {
         assert!(off + len <= self.home.len(), "outside the home");
         let mut out = vec![0u8; len];
         // SAFETY: the range was checked; `out` is as long as the copy.
-        unsafe { std::ptr::copy_nonoverlapping(self.home.ptr().add(off), out.as_mut_ptr(), len) };
+        unsafe { std::ptr::copy_nonoverlapping(self.home.ptr().wrapping_add(off), out.as_mut_ptr(), len) };
         out
     }
 
@@ -40,7 +40,7 @@ impl Loopback {
     pub fn poke(&self, off: usize, bytes: &[u8]) {
         assert!(off + bytes.len() <= self.home.len(), "outside the home");
         // SAFETY: the range was checked.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.home.ptr().add(off), bytes.len()) };
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.home.ptr().wrapping_add(off), bytes.len()) };
     }
 
     fn at(&self, off: HomeOff, len: usize) -> Result<*mut u8, Status> {
@@ -119,7 +119,7 @@ impl Link for Loopback {
     }
 
     fn atomic(&self, _key: RegionKey, off: HomeOff, op: AtomicOp, _deadline: Deadline) -> Result<u64, Status> {
-        if off.0 % 8 != 0 {
+        if !off.0.is_multiple_of(8) {
             return Err(Status::INVALID_ARGUMENT);
         }
         let p = self.at(off, 8)?;

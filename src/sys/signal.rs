@@ -94,7 +94,9 @@ pub fn is_handler(a: &Action, h: Handler) -> bool {
 /// `info` is what the kernel gave a handler of one of these signals.
 pub unsafe fn fault_addr(info: *const libc::siginfo_t) -> usize {
     // SAFETY: the caller vouches for info.
-    (unsafe { (*info).si_addr() }) as usize
+    let info = unsafe { &*info };
+    // SAFETY: a SIGBUS or SIGSEGV carries an address.
+    (unsafe { info.si_addr() }) as usize
 }
 
 /// True when the kernel raised the signal for an access of this thread, false when somebody sent it.
@@ -129,8 +131,9 @@ pub unsafe fn turn_into_bus(info: *const Info, ctx: *mut Context) {
     info.si_code = libc::BUS_ADRERR;
     let ctx = ctx.cast::<libc::ucontext_t>();
     // A SIGBUS of the kernel's cannot be blocked away; this one must not be either.
-    // SAFETY: the caller vouches for ctx; the mask is a live sigset.
-    unsafe { libc::sigdelset(&raw mut (*ctx).uc_sigmask, SIGBUS) };
+    let mask = ctx.wrapping_byte_add(std::mem::offset_of!(libc::ucontext_t, uc_sigmask)).cast::<libc::sigset_t>();
+    // SAFETY: the caller vouches for ctx; the mask is a live sigset inside it.
+    unsafe { libc::sigdelset(mask, SIGBUS) };
     let (pid, tid) = (super::process::pid(), super::process::tid());
     let args = [pid as usize, tid as usize, SIGBUS as usize, &raw const info as usize, 0, 0];
     // SAFETY: info is live for the call, and the signal goes to this very thread.

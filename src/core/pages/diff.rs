@@ -52,10 +52,9 @@ impl Differ {
             }
         };
         for at in (0..len.min(PAGE)).step_by(LINE) {
-            // SAFETY: at is a multiple of 64 below 4096, inside both pages by the caller's promise.
-            let (p, t) = unsafe { (page.add(at), twin.add(at)) };
-            // SAFETY: the line function was chosen for this processor; both lines are inside the pages.
-            let mut mask = unsafe { (self.0)(p, t) };
+            // SAFETY: the line function was chosen for this processor; `at` is a multiple of 64 below 4096, so both lines
+            // are inside the pages by the caller's promise.
+            let mut mask = unsafe { (self.0)(page.wrapping_add(at), twin.wrapping_add(at)) };
             if len - at < LINE {
                 mask &= (1u64 << (len - at)) - 1;
             }
@@ -100,9 +99,8 @@ fn line_avx512(page: *const u8, twin: *mut u8) -> u64 {
 fn line_avx2(page: *const u8, twin: *mut u8) -> u64 {
     let mut mask = 0u64;
     for half in 0..2usize {
-        // SAFETY: both halves of a 64-byte line, by the contract of LineFn.
-        let (p, t) = unsafe { (page.add(half * 32), twin.add(half * 32)) };
-        // SAFETY: 32 readable bytes.
+        let (p, t) = (page.wrapping_add(half * 32), twin.wrapping_add(half * 32));
+        // SAFETY: 32 readable bytes, half of a 64-byte line, by the contract of LineFn.
         let a = unsafe { _mm256_loadu_si256(p.cast()) };
         // SAFETY: 32 readable bytes.
         let b = unsafe { _mm256_loadu_si256(t.cast()) };
@@ -119,14 +117,15 @@ fn line_avx2(page: *const u8, twin: *mut u8) -> u64 {
 unsafe fn line_sse2(page: *const u8, twin: *mut u8) -> u64 {
     let mut mask = 0u64;
     for q in 0..4usize {
-        // SAFETY: the four quarters of a 64-byte line, by the contract of LineFn.
-        let (p, t) = unsafe { (page.add(q * 16), twin.add(q * 16)) };
-        // SAFETY: 16 readable bytes.
+        let (p, t) = (page.wrapping_add(q * 16), twin.wrapping_add(q * 16));
+        // SAFETY: 16 readable bytes, a quarter of a 64-byte line, by the contract of LineFn.
         let a = unsafe { _mm_loadu_si128(p.cast()) };
         // SAFETY: 16 readable bytes.
         let b = unsafe { _mm_loadu_si128(t.cast()) };
         // SAFETY: SSE2 is part of x86-64.
-        let m = unsafe { !_mm_movemask_epi8(_mm_cmpeq_epi8(a, b)) } as u64 & 0xffff;
+        let equal = unsafe { _mm_cmpeq_epi8(a, b) };
+        // SAFETY: as above.
+        let m = !unsafe { _mm_movemask_epi8(equal) } as u64 & 0xffff;
         if m != 0 {
             // SAFETY: 16 writable bytes.
             unsafe { _mm_storeu_si128(t.cast(), a) };
