@@ -189,8 +189,10 @@ impl Region {
         let page = self.a_page(p);
         let unit = if whole_lines { super::pages::diff::LINE } else { 1 };
         for (i, fresh) in home.0.get(..len).unwrap_or(&[]).chunks(unit).enumerate() {
-            // SAFETY: the page is hidden and locked: nobody else touches A or T here; i * unit < len <= PAGE.
-            unsafe { merge_piece(page.wrapping_add(i * unit), twin.wrapping_add(i * unit), fresh) };
+            let (a, t) = (page.wrapping_add(i * unit), twin.wrapping_add(i * unit));
+            // SAFETY: the page is hidden and locked: nobody else touches A or T here; `fresh.len()` bytes from
+            // i * unit are inside the page.
+            unsafe { merge_piece(a, t, fresh) };
         }
         Status::OK
     }

@@ -18,5 +18,7 @@ pub mod pages;
 pub mod region;
 pub mod selftest;
 pub mod tracker;
+pub mod transfer;
+pub mod unsent;
 pub mod views;
 pub mod writeback;

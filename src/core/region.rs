@@ -13,8 +13,9 @@ use super::options::{MapOptions, OnError, Policy, Through};
 use super::pages::diff::{self, Differ};
 use super::pages::{PageTable, State};
 use super::tracker::{Delivery, Tracker, Tracking};
+use super::unsent::Unsent;
 use super::views::{self, View};
-use super::writeback::{Outbox, Unsent};
+use super::writeback::Outbox;
 use crate::base::addr::{PAGE, PageRange, round_up_page};
 use crate::base::config::Backend;
 use crate::base::stats::RegionStats;
@@ -102,7 +103,9 @@ impl Region {
             size.ok_or_else(|| Error::new(Status::INVALID_ARGUMENT, &attempt, "its length is 0 or too large"))?;
         let tracker = Tracker::new(backend, opts.through == Through::Exact)
             .map_err(|why| Error::new(Status::NO_BACKEND, &attempt, why).remedy("run `smc doctor`"))?;
-        let twin = opts.policy != Policy::Page || opts.through == Through::Exact;
+        // Where a store marks more than its page, the twin tells which pages the program really wrote: sending the others
+        // whole would undo what their own writers did.
+        let twin = opts.policy != Policy::Page || opts.through == Through::Exact || tracker.granule() > 1;
         let budget = budget_pages(size, opts.resident_limit, twin, opts.page_unit.max(tracker.granule() * PAGE) / PAGE);
         let pinned = budget == usize::MAX;
         let file = mem::memfd(c"smc-region", size as u64).map_err(system(&attempt))?;

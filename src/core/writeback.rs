@@ -11,12 +11,12 @@ use super::options::Policy;
 use super::pages::{Event, State};
 use super::region::Region;
 use crate::base::Status;
-use crate::base::addr::{PAGE, PageRange};
+use crate::base::addr::PageRange;
 use crate::link::{Ticket, WriteOp};
 use crate::sys::clock::Deadline;
 use crate::sys::sync::SignalsBlocked;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::SeqCst;
 
 /// Pages locked at a time: bounds how long signals stay blocked (4 MiB at 100 Gb/s: 0.34 ms).
 const WINDOW_PAGES: usize = 1024;
@@ -55,16 +55,6 @@ impl Outbox {
         self.held.clear();
         self.pieces.clear();
     }
-}
-
-/// Runs whose delivery failed, as (offset, length) inside one page each: the twin already holds their bytes, so no
-/// comparison will find them again. Shared by all pushers of a region.
-#[derive(Default)]
-pub struct Unsent {
-    any: AtomicBool,
-    /// Stores went to pages that showed the error value; no release has said so yet.
-    pub(super) nowhere: AtomicBool,
-    runs: Mutex<Vec<(u64, usize)>>,
 }
 
 // SAFETY: the raw sources in `ops` point into A and T of the region that owns the outbox, and are used only while their
@@ -330,11 +320,18 @@ impl Region {
             None => self.send_run(p, self.a_page(p), 0, len, &mut out.ops),
             Some(twin) => {
                 self.unsent.take(p, |from, len| self.send_run(p, twin, from, len, &mut out.ops));
-                let lines = self.opts.policy != Policy::Byte;
+                let (lines, whole) = (self.opts.policy != Policy::Byte, self.opts.policy == Policy::Page);
+                let mut changed = false;
+                let run = |o, n| {
+                    changed = true;
+                    if !whole {
+                        self.send_run(p, twin, o, n, &mut out.ops);
+                    }
+                };
                 // SAFETY: both pages lie inside A and T, and BUSY makes this thread the twin's only user.
-                unsafe {
-                    self.differ
-                        .page(self.a_page(p), twin, len, lines, |o, n| self.send_run(p, twin, o, n, &mut out.ops));
+                unsafe { self.differ.page(self.a_page(p), twin, len, lines, run) };
+                if whole && changed {
+                    self.send_run(p, twin, 0, len, &mut out.ops);
                 }
             }
         }
@@ -413,49 +410,6 @@ pub enum Heat {
     Cool,
     /// As `Cool`, for pages that are hidden already: there is nothing to protect.
     Hidden,
-}
-
-impl Unsent {
-    /// Remembers what a failed batch held, cut at page boundaries.
-    fn keep(&self, ops: &[WriteOp]) {
-        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        for op in ops {
-            let (mut off, end) = (op.off.0, op.off.plus(op.len).0);
-            while off < end {
-                let stop = end.min((off / PAGE as u64 + 1) * PAGE as u64);
-                runs.push((off, (stop - off) as usize));
-                off = stop;
-            }
-        }
-        runs.sort_unstable();
-        runs.dedup();
-        self.any.store(!runs.is_empty(), SeqCst);
-    }
-
-    /// Calls `send` with the page's undelivered runs, as offset in the page and length, and forgets them. The twin holds
-    /// their bytes, or newer ones that are sent after them.
-    fn take(&self, p: usize, mut send: impl FnMut(usize, usize)) {
-        if !self.any.load(SeqCst) {
-            return;
-        }
-        let base = (p * PAGE) as u64;
-        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        runs.retain(|(off, len)| {
-            let mine = (base..base + PAGE as u64).contains(off);
-            if mine {
-                send((*off - base) as usize, *len);
-            }
-            !mine
-        });
-        self.any.store(!runs.is_empty(), SeqCst);
-    }
-
-    /// True when the page has undelivered runs.
-    pub fn has(&self, p: usize) -> bool {
-        let pages = (p * PAGE) as u64..((p + 1) * PAGE) as u64;
-        self.any.load(SeqCst)
-            && self.runs.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|(o, _)| pages.contains(o))
-    }
 }
 
 /// The writes of a window, in order. Those below `posted` belong to the link.

@@ -97,7 +97,7 @@ pub fn is_handler(a: &Action, h: Handler) -> bool {
 pub unsafe fn fault_addr(info: *const libc::siginfo_t) -> usize {
     // SAFETY: the caller vouches for info.
     let info = unsafe { &*info };
-    // SAFETY: and that it belongs to a signal that carries an address.
+    // SAFETY: a SIGBUS or SIGSEGV carries an address.
     (unsafe { info.si_addr() }) as usize
 }
 
@@ -133,8 +133,9 @@ pub unsafe fn turn_into_bus(info: *const Info, ctx: *mut Context) {
     info.si_code = libc::BUS_ADRERR;
     let ctx = ctx.cast::<libc::ucontext_t>();
     // A SIGBUS of the kernel's cannot be blocked away; this one must not be either.
-    // SAFETY: the caller vouches for ctx; the mask is a live sigset.
-    unsafe { libc::sigdelset(&raw mut (*ctx).uc_sigmask, SIGBUS) };
+    let mask = ctx.wrapping_byte_add(std::mem::offset_of!(libc::ucontext_t, uc_sigmask)).cast::<libc::sigset_t>();
+    // SAFETY: the caller vouches for ctx; the mask is a live sigset inside it.
+    unsafe { libc::sigdelset(mask, SIGBUS) };
     let (pid, tid) = (super::process::pid(), super::process::tid());
     let args = [pid as usize, tid as usize, SIGBUS as usize, &raw const info as usize, 0, 0];
     // SAFETY: info is live for the call, and the signal goes to this very thread.

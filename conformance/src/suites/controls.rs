@@ -90,12 +90,12 @@ impl Raw {
 
 fn put(m: &Mapping, page: usize, value: u64) {
     // SAFETY: the page lies inside the mapping; a view's page is shown first.
-    unsafe { m.ptr().add(page * PAGE).cast::<u64>().write_volatile(value) };
+    unsafe { m.ptr().wrapping_add(page * PAGE).cast::<u64>().write_volatile(value) };
 }
 
 fn get(m: &Mapping, page: usize) -> u64 {
     // SAFETY: as in `put`.
-    unsafe { m.ptr().add(page * PAGE).cast::<u64>().read_volatile() }
+    unsafe { m.ptr().wrapping_add(page * PAGE).cast::<u64>().read_volatile() }
 }
 
 /// Rule 1: protect, then read. The store falls between the two steps of each order.

@@ -181,7 +181,7 @@ fn size(bytes: &[u8]) -> Result<bool, String> {
     let Some(n) = parse_size(&text) else { return Ok(false) };
     let digits: String = text.trim().chars().take_while(char::is_ascii_digit).collect();
     let number: u64 = digits.parse().map_err(|e| format!("{n} from no number: {e}"))?;
-    let factor = if number == 0 { 1 } else { n / number };
+    let factor = n.checked_div(number).unwrap_or(1);
     let known = [0, 10, 20, 30, 40].iter().any(|s| factor == 1 << s) && number.checked_mul(factor) == Some(n);
     ensure(known, format!("{text:?} became {n}"))?;
     Ok(true)

@@ -100,7 +100,8 @@ impl Subject for Engine {
 
     fn load(&mut self, off: usize, into: &mut [u8]) -> Result<(), String> {
         self.hand += 1;
-        let got = if self.hand % 3 == 0 { self.rig.pread(off, into.len()) } else { self.rig.bytes(off, into.len()) };
+        let got =
+            if self.hand.is_multiple_of(3) { self.rig.pread(off, into.len()) } else { self.rig.bytes(off, into.len()) };
         into.copy_from_slice(&got);
         Ok(())
     }
@@ -144,7 +145,7 @@ impl Subject for Engine {
     }
 
     fn pressure(&mut self, pages: usize) -> Result<(), String> {
-        let first = self.len.next_multiple_of(PAGE) / PAGE;
+        let first = self.len.div_ceil(PAGE);
         if self.rig.home.len / PAGE > first {
             for _ in 0..pages * 16 {
                 self.hand += 1;

@@ -50,9 +50,10 @@ fn many_threads_one_page(b: &Bench) {
 
 /// Eight threads count, each in words of its own on shared pages, while others release, acquire and evict.
 fn threads_lose_no_byte(b: &Bench) {
-    let per = b.ctx.scale(1_000, 6_000, 200_000) as usize;
+    let per = b.ctx.scale(1_000, 4_000, 200_000) as usize;
     for limit in [600 << 10, 1 << 30] {
-        b.each_home(256 * PAGE, |home| {
+        for make in [Home::loopback, Home::reordering] {
+            let home = make(256 * PAGE, b.ctx.seed);
             for p in [Policy::Byte, Policy::Page] {
                 let r = b.rig(home.twin(), MapOptions { resident_limit: limit, ..policy(p) });
                 let (v, region) = (r.v, &r.region);
@@ -74,7 +75,7 @@ fn threads_lose_no_byte(b: &Bench) {
                 r.release();
                 assert_eq!(total(&r) - before, (per / 4 * 8) as u64, "{} limit {limit}: increments", r.tag);
             }
-        });
+        }
     }
 }
 
