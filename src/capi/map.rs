@@ -60,7 +60,7 @@ fn options(c: Call, a: &smc_map_attr, defaults: (u64, u64)) -> Result<(MapOption
     if unit != 0 && !unit.is_power_of_two() {
         return Err(c.bad(format_args!("`attr.page_unit` is {unit}, not a power of two")));
     }
-    if a.offset % PAGE as u64 != 0 {
+    if !a.offset.is_multiple_of(PAGE as u64) {
         return Err(c.bad(format_args!("`attr.offset` is {}, not a multiple of {PAGE}", a.offset)));
     }
     let error_byte = match a.error_byte {
