@@ -79,6 +79,14 @@ fn the_error_value_and_stores_to_it() {
 }
 
 #[test]
+fn a_release_right_after_the_first_store() {
+    let program = linked("api_first");
+    for b in BACKENDS {
+        passes(&program, &[], &[("LIBSMC_FAULT", b)]);
+    }
+}
+
+#[test]
 fn a_thousand_maps_leave_nothing() {
     for b in ["thread", "sigbus"] {
         println!("{b}: {}", passes(&linked("api_leaks"), &[], &[("LIBSMC_FAULT", b)]));

@@ -43,23 +43,33 @@ const _: () = {
 /// No structure of ours will ever be longer: a larger number is not a size.
 const MOST: usize = 4096;
 
-/// The structure as this version knows it. One of an older version is filled up with zeros; one of a newer version is
-/// accepted when what we do not know is zero.
+/// The `struct_size` that the caller gave.
 ///
 /// # Safety
-/// `p` is NULL, or points to a readable `usize` n and n readable bytes in all.
-pub(super) unsafe fn read<T: Versioned>(c: Call, p: *const T, what: &str) -> Result<T> {
+/// `p` is NULL or points to a readable `usize`.
+unsafe fn size<T: Versioned>(c: Call, p: *const T, what: &str) -> Result<usize> {
     if p.is_null() {
         return Err(c.bad(format_args!("`{what}` is NULL")));
     }
     if !p.is_aligned() {
         return Err(c.bad(format_args!("`{what}` is not aligned")));
     }
-    // SAFETY: T begins with a usize.
+    // SAFETY: T begins with a usize, and the caller vouches for it.
     let size = unsafe { p.cast::<usize>().read() };
-    if size < T::FIRST || size > MOST {
-        return Err(c.bad(format_args!("`{what}.struct_size` is {size}, not {} or more", T::FIRST)));
+    if (T::FIRST..=MOST).contains(&size) {
+        return Ok(size);
     }
+    Err(c.bad(format_args!("`{what}.struct_size` is {size}, not {} or more", T::FIRST)))
+}
+
+/// The structure as this version knows it. One of an older version is filled up with zeros; one of a newer version is
+/// accepted when what we do not know is zero.
+///
+/// # Safety
+/// `p` is NULL, or points to a readable `usize` n and n readable bytes in all.
+pub(super) unsafe fn read<T: Versioned>(c: Call, p: *const T, what: &str) -> Result<T> {
+    // SAFETY: as the caller vouches.
+    let size = unsafe { size(c, p, what) }?;
     // SAFETY: the caller vouches for `size` readable bytes.
     let given = unsafe { std::slice::from_raw_parts(p.cast::<u8>(), size) };
     let (known, unknown) = given.split_at_checked(size_of::<T>()).unwrap_or((given, &[]));
@@ -74,30 +84,65 @@ pub(super) unsafe fn read<T: Versioned>(c: Call, p: *const T, what: &str) -> Res
 }
 
 /// Writes a result into the caller's structure, as far as his version knows it; the rest of a longer one becomes zero. His
-/// `struct_size` stays.
+/// `struct_size` stays: it is the first field of `value` that is replaced by it.
 ///
 /// # Safety
 /// As for [`read`], and the bytes are writable.
-pub(super) unsafe fn write<T: Versioned>(c: Call, p: *mut T, what: &str, value: T) -> Result<()> {
-    if p.is_null() {
-        return Err(c.bad(format_args!("`{what}` is NULL")));
-    }
-    if !p.is_aligned() {
-        return Err(c.bad(format_args!("`{what}` is not aligned")));
-    }
-    // SAFETY: T begins with a usize.
-    let size = unsafe { p.cast::<usize>().read() };
-    if size < T::FIRST || size > MOST {
-        return Err(c.bad(format_args!("`{what}.struct_size` is {size}, not {} or more", T::FIRST)));
-    }
-    let head = size_of::<usize>();
+pub(super) unsafe fn write<T: Versioned>(c: Call, p: *mut T, what: &str, mut value: T) -> Result<()> {
+    // SAFETY: as the caller vouches.
+    let size = unsafe { size(c, p.cast_const(), what) }?;
+    // SAFETY: T begins with a usize, and value is ours.
+    unsafe { (&raw mut value).cast::<usize>().write(size) };
     let known = size.min(size_of::<T>());
-    // SAFETY: both are at least `known` bytes long.
-    let (from, to) = unsafe { ((&raw const value).cast::<u8>().add(head), p.cast::<u8>().add(head)) };
-    // SAFETY: as above; the local value and the caller's memory do not overlap.
-    unsafe { std::ptr::copy_nonoverlapping(from, to, known - head) };
-    // SAFETY: bytes from `known` to `size` are the caller's, see above.
+    // SAFETY: both are at least `known` bytes long; our value and the caller's memory do not overlap.
+    unsafe { std::ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), p.cast::<u8>(), known) };
+    // SAFETY: bytes from `known` to `size` are the caller's.
     let tail = unsafe { std::slice::from_raw_parts_mut(p.cast::<u8>().wrapping_add(known), size - known) };
     tail.fill(0);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As smc_config of some later version.
+    #[derive(Clone, Copy)]
+    #[repr(C)]
+    struct Later {
+        old: smc_config,
+        more: u64,
+    }
+
+    // SAFETY: integers only, begins with a usize.
+    unsafe impl Versioned for Later {
+        const FIRST: usize = smc_config::FIRST;
+    }
+
+    #[test]
+    fn old_and_new_structures_are_understood() {
+        let c = Call("test");
+        let old = smc_config { struct_size: size_of::<smc_config>(), fault: 1, log: 2, wait_ms: 3, resident_limit: 4 };
+        // A later library reads an older program's structure: what that did not know is zero.
+        // SAFETY: as many bytes as struct_size says are there, and no more are read.
+        let seen = unsafe { read::<Later>(c, (&raw const old).cast(), "x") }.unwrap();
+        assert_eq!((seen.old.resident_limit, seen.more), (4, 0));
+        // An older library reads a newer program's structure.
+        let mut new = Later { old: smc_config { struct_size: size_of::<Later>(), ..old }, more: 0 };
+        // SAFETY: as above.
+        assert_eq!(unsafe { read::<smc_config>(c, (&raw const new).cast(), "x") }.unwrap().wait_ms, 3);
+        new.more = 1;
+        // SAFETY: as above.
+        assert!(unsafe { read::<smc_config>(c, (&raw const new).cast(), "x") }.is_err());
+        // An older library answers a newer program.
+        // SAFETY: new is as long as it says.
+        unsafe { write::<smc_config>(c, (&raw mut new).cast(), "x", smc_config { wait_ms: 9, ..old }) }.unwrap();
+        assert_eq!((new.old.struct_size, new.old.wait_ms, new.more), (size_of::<Later>(), 9, 0));
+        // A later library answers an older program: it writes no byte too many.
+        let mut pair = [old, smc_config { wait_ms: 77, ..old }];
+        let full = Later { old: smc_config { wait_ms: 8, ..old }, more: 5 };
+        // SAFETY: the first entry is as long as it says.
+        unsafe { write::<Later>(c, (&raw mut pair[0]).cast(), "x", full) }.unwrap();
+        assert_eq!((pair[0].wait_ms, pair[0].struct_size, pair[1].wait_ms), (8, 32, 77));
+    }
 }

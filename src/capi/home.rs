@@ -1,38 +1,34 @@
 //! Operations performed at the home, on 8-byte words.
 
-use super::call::call;
+use super::call::{Call, call};
 use super::map;
 use super::types::{smc_region, smc_status};
-use crate::base::{Result, Status};
+use crate::base::{Error, Status};
 use crate::core::home::Cmp;
 use crate::core::region::Region;
 use crate::link::AtomicOp;
 
 /// Runs `op` on the word and hands its old value to `then`.
-fn at_home(
-    name: &'static str,
-    region: *const smc_region,
-    off: u64,
-    op: AtomicOp,
-    then: impl FnOnce(u64),
-) -> smc_status {
+fn at_home(name: &'static str, region: *const smc_region, off: u64, op: AtomicOp, then: impl FnOnce(u64)) -> smc_status {
     call(name, |c| {
         let m = map::find(c, region)?;
-        let old = judged(&m.region, off, m.region.at_home(off, op))
-            .map_err(|s| super::home::failed(c.0, &m.region, off, s))?;
-        then(old);
-        Ok(())
+        m.region.at_home(off, op).map(then).map_err(|s| failed(c, &m.region, off, s))
     })
 }
 
-/// A word that wraps around the end is out of range whatever the engine made of it.
-fn judged(r: &Region, off: u64, result: std::result::Result<u64, Status>) -> std::result::Result<u64, Status> {
-    let inside = off.checked_add(8).is_some_and(|end| end <= r.len());
-    if inside || !off.is_multiple_of(8) { result } else { Err(Status::OUT_OF_RANGE) }
+fn failed(c: Call, r: &Region, off: u64, s: Status) -> Error {
+    Error::of(s, format!("{} at {off} of \"{}\"", c.0, r.name()))
 }
 
-pub(super) fn failed(name: &str, r: &Region, off: u64, s: Status) -> crate::base::Error {
-    crate::base::Error::of(s, format!("{name} at {off} of \"{}\"", r.name()))
+/// Writes a result that may be NULL.
+///
+/// # Safety
+/// `p` is NULL or writable.
+unsafe fn maybe<T>(p: *mut T, value: T) {
+    if !p.is_null() {
+        // SAFETY: as the caller vouches.
+        unsafe { p.write_unaligned(value) };
+    }
 }
 
 /// Reads the 8-byte word at `offset` (a multiple of 8) at the home, past every local copy, into `*value`.
@@ -51,8 +47,7 @@ pub unsafe extern "C" fn smc_load_u64(region: *mut smc_region, offset: u64, valu
     call("smc_load_u64", |c| {
         let m = map::find(c, region)?;
         let out = c.out(value, "value")?;
-        let v = judged(&m.region, offset, m.region.at_home(offset, AtomicOp::Load))
-            .map_err(|s| failed(c.0, &m.region, offset, s))?;
+        let v = m.region.at_home(offset, AtomicOp::Load).map_err(|s| failed(c, &m.region, offset, s))?;
         // SAFETY: the caller vouches for it.
         unsafe { out.set(v) };
         Ok(())
@@ -72,10 +67,8 @@ pub extern "C" fn smc_store_u64(region: *mut smc_region, offset: u64, value: u64
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn smc_fetch_add(region: *mut smc_region, offset: u64, value: u64, old: *mut u64) -> smc_status {
     at_home("smc_fetch_add", region, offset, AtomicOp::FetchAdd(value), |was| {
-        if !old.is_null() {
-            // SAFETY: the caller vouches for it.
-            unsafe { old.write_unaligned(was) };
-        }
+        // SAFETY: the caller vouches for it.
+        unsafe { maybe(old, was) };
     })
 }
 
@@ -94,14 +87,10 @@ pub unsafe extern "C" fn smc_compare_swap(
     old: *mut u64,
 ) -> smc_status {
     at_home("smc_compare_swap", region, offset, AtomicOp::CompareSwap { expected, new: desired }, |was| {
-        if !swapped.is_null() {
-            // SAFETY: the caller vouches for it.
-            unsafe { swapped.write(was == expected) };
-        }
-        if !old.is_null() {
-            // SAFETY: the caller vouches for it.
-            unsafe { old.write_unaligned(was) };
-        }
+        // SAFETY: the caller vouches for it.
+        unsafe { maybe(swapped, was == expected) };
+        // SAFETY: the caller vouches for it.
+        unsafe { maybe(old, was) };
     })
 }
 
@@ -120,16 +109,13 @@ pub unsafe extern "C" fn smc_wait_until(
     timeout_ms: u64,
     seen: *mut u64,
 ) -> smc_status {
-    call("smc_wait_until", |c| -> Result<()> {
+    call("smc_wait_until", |c| {
         let m = map::find(c, region)?;
-        let how =
-            Cmp::from_u32(cmp).ok_or_else(|| c.bad(format_args!("`cmp` is {cmp}, which is none of its values")))?;
-        let found = judged(&m.region, offset, m.region.wait_until(offset, how, value, timeout_ms));
-        let v = found.map_err(|s| failed(c.0, &m.region, offset, s))?;
-        if !seen.is_null() {
-            // SAFETY: the caller vouches for it.
-            unsafe { seen.write_unaligned(v) };
-        }
+        let how = Cmp::from_u32(cmp).ok_or_else(|| c.bad(format_args!("`cmp` is {cmp}, which is none of its values")))?;
+        let found = m.region.wait_until(offset, how, value, timeout_ms);
+        let v = found.map_err(|s| failed(c, &m.region, offset, s))?;
+        // SAFETY: the caller vouches for it.
+        unsafe { maybe(seen, v) };
         Ok(())
     })
 }
