@@ -9,7 +9,13 @@ use crate::core::region::Region;
 use crate::link::AtomicOp;
 
 /// Runs `op` on the word and hands its old value to `then`.
-fn at_home(name: &'static str, region: *const smc_region, off: u64, op: AtomicOp, then: impl FnOnce(u64)) -> smc_status {
+fn at_home(
+    name: &'static str,
+    region: *const smc_region,
+    off: u64,
+    op: AtomicOp,
+    then: impl FnOnce(u64),
+) -> smc_status {
     call(name, |c| {
         let m = map::find(c, region)?;
         m.region.at_home(off, op).map(then).map_err(|s| failed(c, &m.region, off, s))
@@ -111,7 +117,8 @@ pub unsafe extern "C" fn smc_wait_until(
 ) -> smc_status {
     call("smc_wait_until", |c| {
         let m = map::find(c, region)?;
-        let how = Cmp::from_u32(cmp).ok_or_else(|| c.bad(format_args!("`cmp` is {cmp}, which is none of its values")))?;
+        let how =
+            Cmp::from_u32(cmp).ok_or_else(|| c.bad(format_args!("`cmp` is {cmp}, which is none of its values")))?;
         let found = m.region.wait_until(offset, how, value, timeout_ms);
         let v = found.map_err(|s| failed(c, &m.region, offset, s))?;
         // SAFETY: the caller vouches for it.
