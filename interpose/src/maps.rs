@@ -308,12 +308,10 @@ fn synced(hook: &'static Hook, f: &mut Frame) -> Option<usize> {
     if !views::any() || views::first(addr, len).is_none() {
         return None;
     }
-    // SAFETY: what the application asked for, in pieces; msync changes no memory.
     let real = |a: usize, n: usize| {
-        answer(
-            errno(),
-            unsafe { syscall(libc::SYS_msync, [a, n, flags as usize, 0, 0, 0]) }.map(|_| 0).map_err(CErr::from),
-        )
+        // SAFETY: what the application asked for, in pieces; msync changes no memory.
+        let r = unsafe { syscall(libc::SYS_msync, [a, n, flags as usize, 0, 0, 0]) };
+        answer(errno(), r.map(|_| 0).map_err(CErr::from))
     };
     Some(over_range(hook, addr, len, real, |p| sync(p, flags)) as usize)
 }
