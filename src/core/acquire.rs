@@ -43,7 +43,32 @@ impl Region {
 
     /// Drops clean pages of the range; DIRTY when it holds unreleased stores, which stay as they are.
     pub fn invalidate(&self, off: u64, len: u64) -> Status {
-        self.range(off, len).map_or_else(|s| s, |r| self.drop_range(r, Dirty::Refuse))
+        let Ok(range) = self.range(off, len) else { return Status::OUT_OF_RANGE };
+        let settled = self.settle_hot(range);
+        if settled.is_ok() { self.drop_range(range, Dirty::Refuse) } else { settled }
+    }
+
+    /// Whether a hot page holds unreleased stores is not known without a twin: it is written back, which is always
+    /// allowed, and protected, so that it is known.
+    fn settle_hot(&self, range: PageRange) -> Status {
+        if self.t_page(0).is_some() || self.pages.hot.next_set(range.start, range.end).is_none() {
+            return Status::OK;
+        }
+        let mut outbox = self.outbox();
+        let mut at = range.start;
+        while let Some((start, end)) = self.pages.hot.next_run(at, range.end) {
+            let run = PageRange { start, end };
+            self.cool_all(run);
+            let pushed = match self.harvest(run, Heat::Cool) {
+                Ok(()) => self.push(run, &mut outbox, self.deadline()).1,
+                Err(s) => s,
+            };
+            if !pushed.is_ok() {
+                return pushed;
+            }
+            at = end;
+        }
+        Status::OK
     }
 
     /// Release, then acquire. Hot pages are examined like all others: the acquire needs to know what is dirty.
@@ -153,8 +178,9 @@ impl Region {
 
     /// One locked, hidden, harvested page.
     fn drop_page(&self, p: usize, dirty: Dirty, deadline: Deadline, sound: bool) -> Status {
-        let is_dirty = self.pages.dirty.get(p);
+        let is_dirty = self.pages.dirty.get(p) && !(sound && self.is_unchanged(p));
         if !is_dirty && sound {
+            self.pages.dirty.take(p);
             self.stats.pages_dropped.hit();
             self.give_back(PageRange { start: p, end: p + 1 });
             let _ = self.pages.apply(p, Event::Drop);
@@ -167,6 +193,17 @@ impl Region {
         };
         let _ = self.pages.apply(p, Event::Unlock);
         status
+    }
+
+    /// True when the twin says that a marked page holds no store: hot pages and whole granules are marked in advance. The
+    /// page is hidden and locked.
+    fn is_unchanged(&self, p: usize) -> bool {
+        let Some(twin) = self.t_page(p).filter(|_| !self.unsent.has(p)) else { return false };
+        let len = self.valid_bytes(p);
+        // SAFETY: the page is hidden and locked: nobody writes A or T here, and both have the page's bytes.
+        let own = unsafe { std::slice::from_raw_parts(self.a_page(p), len) };
+        // SAFETY: as above.
+        own == unsafe { std::slice::from_raw_parts(twin, len) }
     }
 
     /// The home's bytes wherever this process has not stored since the last synchronisation; its own stores elsewhere.

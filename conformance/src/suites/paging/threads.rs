@@ -1,7 +1,7 @@
 //! Many threads, two processes, signals: nothing is lost and nobody hangs.
 
 use crate::cases;
-use crate::rig::node::{Ask, Child, Node};
+use crate::rig::node::{Ask, Node};
 use crate::rig::{Bench, Home, POLICIES, load, load8, policy, store};
 use smc_engine::base::{PAGE, Status};
 use smc_engine::core::options::{MapOptions, Policy};
@@ -16,7 +16,7 @@ cases!(CASES, "paging",
     alarms_inside_release: Normal, 30;
     page_in_storm: Normal, 120;
     two_writers_alternate: Quick, 60;
-    two_processes_alternate: Quick, 60;
+    two_processes_alternate: Quick, 60, children 1;
 );
 
 /// All threads touch the same absent page at once, again and again: every one returns with the right bytes.
@@ -279,7 +279,7 @@ fn alternate(b: &Bench, home: Home) {
 }
 
 fn two_processes_alternate(b: &Bench) {
-    let child = Child::fork(b.backend);
+    let child = &b.children[0];
     let home = Home::embedded(BOTH, 0);
     let own = Node::new(b.backend, &home, policy(Policy::Byte));
     child.map(&home.region, BOTH, Policy::Byte);
