@@ -3,10 +3,11 @@
 //! Order, always: lock the pages, hide them, then harvest them. Hiding keeps the mark of a dirty page, so a store
 //! can come before the hiding (and is found) or after it (and faults, and waits for the lock), never between.
 
+use super::harvest::Heat;
 use super::options::Policy;
 use super::pages::{Event, State};
 use super::region::Region;
-use super::writeback::{Heat, Outbox};
+use super::writeback::Outbox;
 use crate::base::Status;
 use crate::base::addr::{PAGE, PageRange};
 use crate::sys::clock::Deadline;

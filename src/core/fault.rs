@@ -3,10 +3,10 @@
 //! Everything here may run in a signal handler of the application's thread: no allocation, no lock but page locks and
 //! the harvest lock, every wait with a limit.
 
+use super::harvest::Heat;
 use super::pages::{Event, State};
 use super::region::Region;
 use super::views::View;
-use super::writeback::Heat;
 use crate::base::Status;
 use crate::base::addr::{PAGE, PageRange};
 use crate::sys::clock::{Deadline, nap};

@@ -6,9 +6,10 @@
 //! own thread is inside such a call.
 
 use super::board::Post;
+use super::harvest::Heat;
 use super::options::Through;
 use super::region::Region;
-use super::writeback::{Heat, Outbox};
+use super::writeback::Outbox;
 use crate::base::addr::PAGE;
 use crate::base::{Error, Result, Status};
 use crate::sys::clock::{self, nap};

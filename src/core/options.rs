@@ -1,6 +1,6 @@
 //! How a region is mapped: the attributes of `smc_map` and the options after `?` in a `/smc/` path.
 
-use crate::link::Access;
+pub use crate::link::Access;
 
 /// What write-back sends for a dirty page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -111,3 +111,8 @@ mod tests {
         assert!(v.iter().any(|v| v.start <= m.addr() && &v.perms == b"rw-p" && v.inode == 0));
     }
 }
+
+/// Opens a file for reading only.
+pub fn open_read(path: &CStr) -> Result<OwnedFd, Errno> {
+    open(path, libc::O_RDONLY)
+}
