@@ -234,6 +234,8 @@ impl Region {
         } else if write {
             self.let_through(signals, view, page);
         } else {
+            // Under the lock: a harvest between the look and the showing would leave the page writable and unmarked.
+            let _guard = self.harvest.lock(signals);
             let clean = !self.pages.written.get(page);
             let _ = self.tracker.admit(view, this, clean);
         }
