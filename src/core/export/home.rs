@@ -332,6 +332,9 @@ mod tests {
             // SAFETY: inside the mapping.
             unsafe { m.ptr().wrapping_add(p * PAGE).write(1) };
         }
-        assert_eq!(memfile::segments(fd.as_fd(), 16 * PAGE).collect::<Vec<_>>(), [(2 * PAGE, 2 * PAGE), (9 * PAGE, PAGE)]);
+        assert_eq!(
+            memfile::segments(fd.as_fd(), 16 * PAGE).collect::<Vec<_>>(),
+            [(2 * PAGE, 2 * PAGE), (9 * PAGE, PAGE)]
+        );
     }
 }
