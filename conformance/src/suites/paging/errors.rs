@@ -23,6 +23,7 @@ cases!(CASES, "paging",
     release_after_failed_background: Normal, 60;
     unfenced_stores_stay_in_sight: Normal, 60;
     revoked: Quick, 60;
+    revoked_by_the_exporter: Quick, 60;
     status_is_announced: Quick, 60;
 );
 
@@ -250,6 +251,23 @@ fn revoked(b: &Bench) {
     r.loads(8, 1);
     r.home_is(8, 0);
     assert_eq!(r.unmap(), Status::REVOKED, "{}: what was lost is said", r.tag);
+}
+
+/// The exporter takes its memory back: what is here stays readable, nothing new arrives, nothing is written any more.
+fn revoked_by_the_exporter(b: &Bench) {
+    for p in POLICIES {
+        let r = b.rig(Home::embedded(64 * PAGE, 0).numbered(), policy(p));
+        r.loads(0, 1);
+        r.store(8, 5);
+        r.home.revoke();
+        let start = Instant::now();
+        r.loads(40 * PAGE, ERROR);
+        assert!(start.elapsed() < Duration::from_secs(2), "{}: it waited for what does not come back", r.tag);
+        assert_eq!(r.region.release(0, 0), Status::REVOKED, "{}", r.tag);
+        r.loads(8, 5);
+        r.home_is(8, 0);
+        assert_eq!(r.region.status(), Status::REVOKED, "{}", r.tag);
+    }
 }
 
 fn status_is_announced(b: &Bench) {
