@@ -25,6 +25,7 @@ cases!(CASES, "paging",
     revoked: Quick, 60;
     revoked_by_the_exporter: Quick, 60;
     status_is_announced: Quick, 60;
+    unmap_in_a_callback: Quick, 30;
 );
 
 const ERROR: u64 = u64::MAX;
@@ -286,4 +287,32 @@ fn status_is_announced(b: &Bench) {
     assert_eq!(ready.ok(), Some([true]), "{}: the event descriptor", r.tag);
     r.region.on_status(None);
     store(r.v, 1);
+}
+
+/// The status callback may call the region, even take a view away.
+fn unmap_in_a_callback(b: &Bench) {
+    let (r, valve) = valved(b, 64, MapOptions { on_error: OnError::Value, wait_ms: 500, ..policy(Policy::Byte) });
+    let w = r.region.map_view(0, false, 0, 4 * PAGE, true).expect("a second view");
+    store(w, 7);
+    let (done, told, region) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)), r.region.clone());
+    let (say, once) = (done.clone(), told);
+    r.region.on_status(Some(Box::new(move |_, _| {
+        if !once.swap(true, SeqCst) {
+            let _ = region.unmap_view(w, 4 * PAGE);
+            say.store(true, SeqCst);
+        }
+    })));
+    valve.set(Status::LINK_DOWN);
+    r.loads(40 * PAGE, ERROR);
+    let start = Instant::now();
+    while !done.load(SeqCst) {
+        assert!(start.elapsed().as_secs() < 10, "{}: the callback does not return", r.tag);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(!smc_engine::core::views::any_in(w, 4 * PAGE), "{}: the view is still there", r.tag);
+    // The callback holds the region; without this it would keep itself alive.
+    r.region.on_status(None);
+    valve.set(Status::OK);
+    r.release();
+    r.home_is(0, 7);
 }
