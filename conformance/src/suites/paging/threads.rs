@@ -45,7 +45,19 @@ fn many_threads_one_page(b: &Bench) {
     }
     assert_eq!(r.home.link.stats().fetch_bytes.get(), (pages * PAGE) as u64, "{}: each page once", r.tag);
     println!("{}: slowest {} us", r.tag, slowest.load(SeqCst));
+    let before = cpu_time();
+    std::thread::sleep(Duration::from_millis(300));
+    let spent = cpu_time() - before;
+    assert!(spent < Duration::from_millis(60), "{}: the idle library used {spent:?} of 300 ms", r.tag);
     assert!(slowest.load(SeqCst) < 2_000_000, "{}: a thread waited for two seconds", r.tag);
+}
+
+/// Processor time of this process.
+fn cpu_time() -> Duration {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: t is a valid out pointer.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut t) };
+    Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
 }
 
 /// Eight threads count, each in words of its own on shared pages, while others release, acquire and evict.
