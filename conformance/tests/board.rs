@@ -49,6 +49,7 @@ fn the_board_survives_crowds_and_closed_descriptors() {
     let mut ends = [0; 2];
     // SAFETY: descriptors of this test; nobody else uses them.
     assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+    // SAFETY: as above.
     assert_eq!(unsafe { libc::dup2(ends[1], board) }, board);
     let late = open(4, 0);
     posted(&name, |r| r["open"] == true && r["opened_ns"].as_u64() > last_opened);
