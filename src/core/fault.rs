@@ -248,7 +248,7 @@ impl Region {
         let this = PageRange { start: page, end: page + 1 };
         if !self.tracks_by_fault() {
             // The mark it may carry moves to the books before the page is shown without it.
-            let noted = self.collect(signals, this, true).is_ok();
+            let noted = self.collect(signals, this, false).is_ok();
             let _ = self.tracker.admit(view, this, noted && !write);
         } else if write {
             self.let_through(signals, view, page);

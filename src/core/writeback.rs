@@ -136,7 +136,7 @@ impl Region {
             let next_hot = if hot { self.next_hot_run(at, range.end) } else { None };
             let (hot_start, hot_end) = next_hot.unwrap_or((range.end, range.end));
             if at < hot_start {
-                self.collect(signals, PageRange { start: at, end: hot_start }, heat != Heat::Hidden)?;
+                self.collect(signals, PageRange { start: at, end: hot_start }, heat == Heat::Hide)?;
                 if heat == Heat::Count {
                     self.warm(PageRange { start: at, end: hot_start });
                 }
@@ -147,14 +147,17 @@ impl Region {
         Ok(())
     }
 
-    pub(super) fn collect(&self, signals: &SignalsBlocked, range: PageRange, protect: bool) -> Result<(), Status> {
+    pub(super) fn collect(&self, signals: &SignalsBlocked, range: PageRange, hide: bool) -> Result<(), Status> {
         let _guard = self.harvest.lock(signals);
+        if hide {
+            self.each_view(signals, |v| _ = self.tracker.hide(v, range));
+        }
         let (mut found, mut failed) = (0, None);
         if self.tracks_by_fault() {
             let mut at = range.start;
             while let Some((start, end)) = self.pages.written.next_run(at, range.end) {
                 // Protect in every view, then hand the marks over; the bytes are read after that.
-                if protect {
+                if !hide {
                     self.each_view(signals, |v| {
                         failed = self.tracker.protect(v, PageRange { start, end }).err().or(failed)
                     });
@@ -346,8 +349,9 @@ pub enum Heat {
     Ignore,
     /// Hot pages are protected and examined too.
     Cool,
-    /// As `Cool`, for pages that are hidden already: there is nothing to protect.
-    Hidden,
+    /// As `Cool`, for pages that the caller holds: they are hidden first. Under the same lock, since another harvest in
+    /// between would show what it protects.
+    Hide,
 }
 
 /// Adds a write, merged with the last one where both source and target continue.
