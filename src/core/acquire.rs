@@ -115,15 +115,14 @@ impl Region {
 
     /// Drops a step's worth of pages from `range.start` on; answers where to go on.
     fn drop_step(&self, range: PageRange, dirty: Dirty, deadline: Deadline) -> (usize, Status) {
-        let signals = SignalsBlocked::new();
+        let _signals = SignalsBlocked::new();
         let run = match self.lock_run(range, deadline) {
             Ok(Some(run)) => run,
             Ok(None) => return (range.end, Status::OK),
             Err(s) => return (range.end, s),
         };
-        self.each_view(&signals, |v| _ = self.tracker.hide(v, run));
         self.cool_all(run);
-        let harvested = self.harvest(run, Heat::Hidden);
+        let harvested = self.harvest(run, Heat::Hide);
         let mut worst = harvested.err().unwrap_or_else(|| self.fence_sent(deadline));
         for p in run.start..run.end {
             let s = self.drop_page(p, dirty, deadline, worst.is_ok());
@@ -164,14 +163,13 @@ impl Region {
     }
 
     fn clear_poison(&self, p: usize) {
-        let signals = SignalsBlocked::new();
+        let _signals = SignalsBlocked::new();
         if self.pages.apply(p, Event::Clear).is_err() {
             return;
         }
         let this = PageRange { start: p, end: p + 1 };
-        self.each_view(&signals, |v| _ = self.tracker.hide(v, this));
         // The mark a store left on the poisoned page must not outlive it.
-        let _ = self.harvest(this, Heat::Hidden);
+        let _ = self.harvest(this, Heat::Hide);
         self.forget_poisoned(p);
         self.give_back(this);
         let _ = self.pages.apply(p, Event::FetchAbandoned);
@@ -257,11 +255,10 @@ impl Region {
             return (range.end, healed);
         }
         let Some(run) = self.push_run_clean(range, out, deadline) else { return (range.end, 0) };
-        let signals = SignalsBlocked::new();
+        let _signals = SignalsBlocked::new();
         let Some(run) = self.try_lock_run(run) else { return (range.end, 0) };
-        self.each_view(&signals, |v| _ = self.tracker.hide(v, run));
         self.cool_all(run);
-        let sound = self.harvest(run, Heat::Hidden).is_ok() && self.fence_sent(deadline).is_ok();
+        let sound = self.harvest(run, Heat::Hide).is_ok() && self.fence_sent(deadline).is_ok();
         let mut gone = 0;
         for p in run.start..run.end {
             // Written again since the push: stays for a later round. Its bytes are in A, so showing it again is cheap.

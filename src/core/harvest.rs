@@ -25,8 +25,9 @@ pub enum Heat {
     Ignore,
     /// Hot pages are protected and examined too.
     Cool,
-    /// As `Cool`, for pages that are hidden already: there is nothing to protect.
-    Hidden,
+    /// As `Cool`, for pages that the caller holds: they are hidden first. Under the same lock, since another harvest in
+    /// between would show what it protects.
+    Hide,
 }
 
 impl Region {
@@ -61,12 +62,15 @@ impl Region {
 
     pub(super) fn collect(&self, signals: &SignalsBlocked, range: PageRange, heat: Heat) -> Result<(), Status> {
         let _guard = self.harvest.lock(signals);
+        if heat == Heat::Hide {
+            self.each_view(signals, |v| _ = self.tracker.hide(v, range));
+        }
         let (mut found, mut failed) = (0, None);
         if self.tracks_by_fault() {
             let mut at = range.start;
             while let Some((start, end)) = self.pages.written.next_run(at, range.end) {
                 // Protect in every view, then hand the marks over; the bytes are read after that.
-                if heat != Heat::Hidden {
+                if heat != Heat::Hide {
                     self.each_view(signals, |v| {
                         failed = self.tracker.protect(v, PageRange { start, end }).err().or(failed)
                     });

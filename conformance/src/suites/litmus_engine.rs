@@ -34,7 +34,8 @@ struct Engine<'a> {
     reorder: bool,
     /// Nodes live in these processes; without any they live here.
     children: Vec<Arc<Child>>,
-    /// Where a store takes long to arrive, every other load waits up to so many nanoseconds, or it would always be first.
+    /// Where operations take long, every other load and store waits up to so many nanoseconds first: otherwise the nodes
+    /// would always meet in the same order.
     lag_ns: u64,
 }
 
@@ -92,6 +93,7 @@ impl View {
 
 impl Memory for View {
     fn store(&mut self, x: Var, value: u64) {
+        self.lag();
         self.node.ask(Ask::Store(self.at[x], value));
     }
 
