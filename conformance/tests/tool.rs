@@ -83,6 +83,7 @@ fn stat_shows_this_process() {
     let of_child = run(&["stat", &child.to_string()]);
     // SAFETY: concerns a child of this test only.
     unsafe { libc::kill(child, libc::SIGKILL) };
+    // SAFETY: as above.
     unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
     let pids: Vec<_> =
         all.as_array().expect("an array").iter().map(|p| p["pid"].as_i64().expect("a pid") as i32).collect();

@@ -85,6 +85,11 @@ fn header(line: &str) -> Option<Vma> {
     Some(Vma { start, end, perms, inode, name: w.collect::<Vec<_>>().join(" "), flags: Vec::new() })
 }
 
+/// Opens a file for reading only.
+pub fn open_read(path: &CStr) -> Result<OwnedFd, Errno> {
+    open(path, libc::O_RDONLY)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -110,9 +115,4 @@ mod tests {
         let v = vmas(m.addr(), m.addr() + m.len()).unwrap();
         assert!(v.iter().any(|v| v.start <= m.addr() && &v.perms == b"rw-p" && v.inode == 0));
     }
-}
-
-/// Opens a file for reading only.
-pub fn open_read(path: &CStr) -> Result<OwnedFd, Errno> {
-    open(path, libc::O_RDONLY)
 }
