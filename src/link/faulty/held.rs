@@ -74,7 +74,10 @@ mod tests {
             // SAFETY: the buffer is live for the call.
             unsafe { held.keep(&WriteOp { src: bytes.as_ptr(), len, off: HomeOff(off) }, true) };
         };
-        (keep(10, 1, 6), keep(12, 2, 9), keep(18, 3, 3), keep(100, 4, 1));
+        keep(10, 1, 6);
+        keep(12, 2, 9);
+        keep(18, 3, 3);
+        keep(100, 4, 1);
         let mut home = [0u8; 128];
         let mut order = Vec::new();
         let s = held.release(|off, bytes| {
