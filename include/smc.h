@@ -486,27 +486,6 @@ typedef struct smc_client {
 // Called by smc_export_clients() for each client; another result than 0 ends the list.
 typedef int32_t (*smc_client_fn)(const struct smc_client *client, void *user);
 
-// What a peer says about one region.
-typedef struct smc_region_info {
-    // Bytes that the library filled in; may exceed your sizeof(smc_region_info).
-    size_t struct_size;
-    // Its name; valid during the callback.
-    const char *name;
-    // Bytes.
-    uint64_t length;
-    // enum smc_access: the most you can get.
-    uint32_t access;
-    // enum smc_memory.
-    uint32_t kind;
-    // Clients connected now.
-    uint32_t clients;
-    // Process id of the exporter.
-    uint32_t pid;
-} smc_region_info;
-
-// Called by smc_list() for each region; another result than 0 ends the list.
-typedef int32_t (*smc_list_fn)(const struct smc_region_info *info, void *user);
-
 // Attributes of smc_map(). Zero in a field takes the default.
 typedef struct smc_map_attr {
     // sizeof(smc_map_attr).
@@ -541,7 +520,32 @@ typedef struct smc_map_attr {
     uint32_t window;
     // Byte shown by pages that could not be fetched: 0x100 + the byte; 0: 0xFF (not a number to a float reader).
     uint32_t error_byte;
+    // Pages that a thread of the library brings ahead of a sequential reader, 1 to 4096; 0: none.
+    uint32_t readahead;
+    // Not used; 0.
+    uint32_t reserved;
 } smc_map_attr;
+
+// What a peer says about one region.
+typedef struct smc_region_info {
+    // Bytes that the library filled in; may exceed your sizeof(smc_region_info).
+    size_t struct_size;
+    // Its name; valid during the callback.
+    const char *name;
+    // Bytes.
+    uint64_t length;
+    // enum smc_access: the most you can get.
+    uint32_t access;
+    // enum smc_memory.
+    uint32_t kind;
+    // Clients connected now.
+    uint32_t clients;
+    // Process id of the exporter.
+    uint32_t pid;
+} smc_region_info;
+
+// Called by smc_list() for each region; another result than 0 ends the list.
+typedef int32_t (*smc_list_fn)(const struct smc_region_info *info, void *user);
 
 // Called when a region's status changes; see smc_set_error_handler().
 typedef void (*smc_error_fn)(struct smc_region *region, smc_status status, void *user);
@@ -599,37 +603,6 @@ typedef int32_t (*smc_stat_fn)(const char *name, const char *meaning, uint64_t v
 extern "C" {
 #endif // __cplusplus
 
-// Version of the running library as `major << 16 | minor << 8 | patch`.
-//
-// A program compares it with the version it was built against: the same major number means that every function and
-// structure it knows is there and unchanged. Never fails, never blocks; may be called at any time in any thread, in a
-// signal handler too.
-SMC_API
-uint32_t smc_version(void);
-
-// One English sentence for a status, without a full stop; "unknown status" for a number this version does not know.
-// Constant, never NULL, not to be freed. Async-signal-safe.
-SMC_API
-const char *smc_strerror(int32_t status);
-
-// Name of a status as in this header without its prefix ("LINK_DOWN"); "UNKNOWN" for a number this version does not know.
-// Constant, never NULL, not to be freed. Async-signal-safe.
-SMC_API
-const char *smc_status_name(int32_t status);
-
-// The calling thread's last failure in words: what was attempted, why it failed, what to do.
-//
-// Copies the text, cut to fit, with a NUL to `buf` when `len` is not 0, and returns the text's whole length in bytes
-// without the NUL (at most 512); 0 when this thread has no failure on record. A successful call does not clear it, so
-// look at it after a call has failed and before the next one. The last 64 failures of all threads are kept. Needs no
-// context. Works in a fork child, where the record may be empty. `buf` may be NULL when `len` is 0.
-//
-// # Safety
-// `buf` is writable for `len` bytes.
-SMC_API
-size_t smc_last_error(char *buf,
-                      size_t len);
-
 // Opens a context: a program's, or a library's, use of libsmc. Every other object is made with one.
 //
 // `config` NULL takes all settings from the environment (LIBSMC_FAULT, LIBSMC_WAIT, LIBSMC_RESIDENT, LIBSMC_LOG; the
@@ -677,6 +650,97 @@ smc_status smc_backend(struct smc_context *ctx,
 // # Safety
 // `each` may be called with `user`.
 SMC_API smc_status smc_backend_trials(struct smc_context *ctx, smc_trial_fn each, void *user);
+
+// Publishes: all stores of this process in the range, made before the call by this thread or by threads synchronised
+// with it, are readable at the home when it returns OK.
+//
+// `offset` and `length` are bytes of the region (not of the view); a length of 0 means to the end. Stores beyond the range
+// may be published too, never undone. On failure every byte that was not delivered is still dirty and goes out with the next
+// release. `flags`: 0, or SMC_RELEASE_DEVICE: also visible to kernels already running on the exporter's accelerator; for
+// system memory that is the same. POISONED, once: everything else was delivered, but stores since the last release went to
+// pages that showed the error value, and are nowhere.
+//
+// Errors: INVALID_ARGUMENT, OUT_OF_RANGE, NOT_SUPPORTED, TIMED_OUT, LINK_DOWN, PEER_DEAD, REVOKED, PERMISSION, SYSTEM,
+// FORKED. Any thread; blocks up to `wait_ms`; not in a signal handler (a handler may touch region memory meanwhile).
+SMC_API
+smc_status smc_release(struct smc_region *region,
+                       uint64_t offset,
+                       uint64_t length,
+                       uint32_t flags);
+
+// smc_release() of `length` bytes at an address inside any mapped region, one made by mmap() of a /smc/ path too. OUT_OF_RANGE
+// when the address is in no region or the range leaves it. Here a length of 0 does nothing.
+SMC_API
+smc_status smc_release_at(const void *address,
+                          size_t length);
+
+// Subscribes: later loads in the range see the home as of this call or later. Own stores that were not released survive.
+//
+// `offset`, `length`, errors and threads as for smc_release(). When it fails, pages of the range may still show what they
+// showed before.
+SMC_API
+smc_status smc_acquire(struct smc_region *region,
+                       uint64_t offset,
+                       uint64_t length);
+
+// smc_acquire() of `length` bytes at an address, as smc_release_at().
+SMC_API smc_status smc_acquire_at(const void *address, size_t length);
+
+// smc_release(), then smc_acquire(), of the whole region. Errors and threads as for these.
+SMC_API smc_status smc_barrier(struct smc_region *region);
+
+// Starts write-back of the range and returns: no promise, but the next release has less to do. Range, errors and threads as
+// for smc_release().
+SMC_API
+smc_status smc_flush(struct smc_region *region,
+                     uint64_t offset,
+                     uint64_t length);
+
+// Starts to bring the range in and returns. A hint: what does not fit the resident limit, or fails, comes when it is
+// touched. Range and threads as for smc_release(). Errors: INVALID_ARGUMENT, OUT_OF_RANGE, FORKED.
+SMC_API
+smc_status smc_prefetch(struct smc_region *region,
+                        uint64_t offset,
+                        uint64_t length);
+
+// Drops the clean pages of the range. DIRTY when it holds stores that were not released: they stay, all other pages of the
+// range are dropped. smc_acquire() is what programs want; this one is for those that must know. Range, other errors and
+// threads as for smc_release().
+SMC_API
+smc_status smc_invalidate(struct smc_region *region,
+                          uint64_t offset,
+                          uint64_t length);
+
+// Says that something the library cannot see (a device) has stored into the range of a view: the next release
+// examines it. Brings absent pages in first, so call it before the device writes as well. PERMISSION when the region was
+// mapped for loads only. Range, other errors and threads as for smc_release().
+SMC_API
+smc_status smc_mark_dirty(struct smc_region *region,
+                          uint64_t offset,
+                          uint64_t length);
+
+// One English sentence for a status, without a full stop; "unknown status" for a number this version does not know.
+// Constant, never NULL, not to be freed. Async-signal-safe.
+SMC_API
+const char *smc_strerror(int32_t status);
+
+// Name of a status as in this header without its prefix ("LINK_DOWN"); "UNKNOWN" for a number this version does not know.
+// Constant, never NULL, not to be freed. Async-signal-safe.
+SMC_API
+const char *smc_status_name(int32_t status);
+
+// The calling thread's last failure in words: what was attempted, why it failed, what to do.
+//
+// Copies the text, cut to fit, with a NUL to `buf` when `len` is not 0, and returns the text's whole length in bytes
+// without the NUL (at most 512); 0 when this thread has no failure on record. A successful call does not clear it, so
+// look at it after a call has failed and before the next one. The last 64 failures of all threads are kept. Needs no
+// context. Works in a fork child, where the record may be empty. `buf` may be NULL when `len` is 0.
+//
+// # Safety
+// `buf` is writable for `len` bytes.
+SMC_API
+size_t smc_last_error(char *buf,
+                      size_t len);
 
 // Offers memory to other processes under a name.
 //
@@ -767,142 +831,6 @@ smc_status smc_export_revoke(struct smc_export_t *exported,
 SMC_API
 smc_status smc_unexport(struct smc_export_t *exported);
 
-// Makes a peer known. `address`: NULL or "local" for exporters on this host, else "HOST:PORT" or "[IPV6]:PORT" of a
-// management port.
-//
-// Errors: INVALID_ARGUMENT, NOT_SUPPORTED (this version reaches exporters on the same host only), LINK_DOWN, FORKED. The
-// peer is yours until smc_peer_close(). Any thread; may block.
-//
-// # Safety
-// `address` is NULL or NUL-terminated; `peer` is writable.
-SMC_API
-smc_status smc_connect(struct smc_context *ctx,
-                       const char *address,
-                       struct smc_peer **peer);
-
-// Closes a peer. Regions mapped through it stay mapped. INVALID_ARGUMENT when it is not open, FORKED in a fork child.
-SMC_API
-smc_status smc_peer_close(struct smc_peer *peer);
-
-// Calls `each` for every region the peer offers to this user, sorted by name, in the calling thread. The list is complete
-// before the first call: `each` may use the library.
-//
-// Errors: INVALID_ARGUMENT, LINK_DOWN, TIMED_OUT, FORKED. Any thread; may block up to LIBSMC_WAIT.
-//
-// # Safety
-// `each` may be called with `user`.
-SMC_API
-smc_status smc_list(struct smc_peer *peer,
-                    smc_list_fn each,
-                    void *user);
-
-// Maps a peer's region into this process. From here on its bytes are plain memory at smc_address().
-//
-// `name` is the region's name at the exporter; `attr` NULL takes every default. The home's bytes arrive on touch.
-// A second call for the same name with the same attributes (but for offset, length, hint) gives a second view of the same
-// pages: a store through one is seen through the other at once. Other attributes give pages of their own. Opening acquires.
-//
-// Errors: INVALID_ARGUMENT, NOT_FOUND (nobody exports that name), PERMISSION (the exporter grants less), OUT_OF_RANGE,
-// NO_RESOURCES (at most 1024 views in a process), NO_BACKEND, TIMED_OUT, LINK_DOWN, SYSTEM, FORKED. Any thread; may block
-// for `wait_ms`. The first region starts one or two threads. A fork child does not have the mapping. Do not munmap(),
-// mprotect() or mremap() it. The region is yours until smc_unmap().
-//
-// # Safety
-// `name` is NUL-terminated; `attr` is NULL or holds `struct_size` readable bytes; `region` is writable.
-SMC_API
-smc_status smc_map(struct smc_peer *peer,
-                   const char *name,
-                   const struct smc_map_attr *attr,
-                   struct smc_region **region);
-
-// Ends a view: releases what is dirty in it, then unmaps it. The handle and every pointer into the view are dead
-// afterwards, whatever the result, except for INVALID_ARGUMENT, BUSY and FORKED, which do nothing.
-//
-// OK: everything stored is at the home. LOST: stores could not be delivered and no other view holds them;
-// smc_last_error() names their offsets. Another status: they could not be delivered, and another view of the same pages keeps
-// them for a later release. To keep the data for a later try, call smc_release() first and unmap when it is OK. BUSY:
-// called from the region's own error handler. INVALID_ARGUMENT: not mapped (or unmapped already). FORKED: a fork child. May
-// block for `wait_ms`. No other thread may be using the view.
-SMC_API
-smc_status smc_unmap(struct smc_region *region);
-
-// First byte of a view; NULL when `region` is not mapped (or this is a fork child). Constant until smc_unmap().
-SMC_API
-void *smc_address(struct smc_region *region);
-
-// Bytes of a view that exist at the home; 0 when `region` is not mapped (or this is a fork child). The rest of the last page
-// can be touched, but goes nowhere.
-SMC_API
-uint64_t smc_length(struct smc_region *region);
-
-// Publishes: all stores of this process in the range, made before the call by this thread or by threads synchronised
-// with it, are readable at the home when it returns OK.
-//
-// `offset` and `length` are bytes of the region (not of the view); a length of 0 means to the end. Stores beyond the range
-// may be published too, never undone. On failure every byte that was not delivered is still dirty and goes out with the next
-// release. `flags`: 0, or SMC_RELEASE_DEVICE: also visible to kernels already running on the exporter's accelerator; for
-// system memory that is the same. POISONED, once: everything else was delivered, but stores since the last release went to
-// pages that showed the error value, and are nowhere.
-//
-// Errors: INVALID_ARGUMENT, OUT_OF_RANGE, NOT_SUPPORTED, TIMED_OUT, LINK_DOWN, PEER_DEAD, REVOKED, PERMISSION, SYSTEM,
-// FORKED. Any thread; blocks up to `wait_ms`; not in a signal handler (a handler may touch region memory meanwhile).
-SMC_API
-smc_status smc_release(struct smc_region *region,
-                       uint64_t offset,
-                       uint64_t length,
-                       uint32_t flags);
-
-// smc_release() of `length` bytes at an address inside any mapped region, one made by mmap() of a /smc/ path too. OUT_OF_RANGE
-// when the address is in no region or the range leaves it. Here a length of 0 does nothing.
-SMC_API
-smc_status smc_release_at(const void *address,
-                          size_t length);
-
-// Subscribes: later loads in the range see the home as of this call or later. Own stores that were not released survive.
-//
-// `offset`, `length`, errors and threads as for smc_release(). When it fails, pages of the range may still show what they
-// showed before.
-SMC_API
-smc_status smc_acquire(struct smc_region *region,
-                       uint64_t offset,
-                       uint64_t length);
-
-// smc_acquire() of `length` bytes at an address, as smc_release_at().
-SMC_API smc_status smc_acquire_at(const void *address, size_t length);
-
-// smc_release(), then smc_acquire(), of the whole region. Errors and threads as for these.
-SMC_API smc_status smc_barrier(struct smc_region *region);
-
-// Starts write-back of the range and returns: no promise, but the next release has less to do. Range, errors and threads as
-// for smc_release().
-SMC_API
-smc_status smc_flush(struct smc_region *region,
-                     uint64_t offset,
-                     uint64_t length);
-
-// Starts to bring the range in and returns. A hint: what does not fit the resident limit, or fails, comes when it is
-// touched. Range and threads as for smc_release(). Errors: INVALID_ARGUMENT, OUT_OF_RANGE, FORKED.
-SMC_API
-smc_status smc_prefetch(struct smc_region *region,
-                        uint64_t offset,
-                        uint64_t length);
-
-// Drops the clean pages of the range. DIRTY when it holds stores that were not released: they stay, all other pages of the
-// range are dropped. smc_acquire() is what programs want; this one is for those that must know. Range, other errors and
-// threads as for smc_release().
-SMC_API
-smc_status smc_invalidate(struct smc_region *region,
-                          uint64_t offset,
-                          uint64_t length);
-
-// Says that something the library cannot see (a device) has stored into the range of a view: the next release
-// examines it. Brings absent pages in first, so call it before the device writes as well. PERMISSION when the region was
-// mapped for loads only. Range, other errors and threads as for smc_release().
-SMC_API
-smc_status smc_mark_dirty(struct smc_region *region,
-                          uint64_t offset,
-                          uint64_t length);
-
 // Reads the 8-byte word at `offset` (a multiple of 8) at the home, past every local copy, into `*value`.
 //
 // Words that processes share as flags, counters or locks are used by the operations of this group, at every node: then each
@@ -962,6 +890,74 @@ smc_status smc_wait_until(struct smc_region *region,
                           uint64_t timeout_ms,
                           uint64_t *seen);
 
+// Maps a peer's region into this process. From here on its bytes are plain memory at smc_address().
+//
+// `name` is the region's name at the exporter; `attr` NULL takes every default. The home's bytes arrive on touch.
+// A second call for the same name with the same attributes (but for offset, length, hint) gives a second view of the same
+// pages: a store through one is seen through the other at once. Other attributes give pages of their own. Opening acquires.
+//
+// Errors: INVALID_ARGUMENT, NOT_FOUND (nobody exports that name), PERMISSION (the exporter grants less), OUT_OF_RANGE,
+// NO_RESOURCES (at most 1024 views in a process), NO_BACKEND, TIMED_OUT, LINK_DOWN, SYSTEM, FORKED. Any thread; may block
+// for `wait_ms`. The first region starts one or two threads. A fork child does not have the mapping. Do not munmap(),
+// mprotect() or mremap() it. The region is yours until smc_unmap().
+//
+// # Safety
+// `name` is NUL-terminated; `attr` is NULL or holds `struct_size` readable bytes; `region` is writable.
+SMC_API
+smc_status smc_map(struct smc_peer *peer,
+                   const char *name,
+                   const struct smc_map_attr *attr,
+                   struct smc_region **region);
+
+// Ends a view: releases what is dirty in it, then unmaps it. The handle and every pointer into the view are dead
+// afterwards, whatever the result, except for INVALID_ARGUMENT, BUSY and FORKED, which do nothing.
+//
+// OK: everything stored is at the home. LOST: stores could not be delivered and no other view holds them;
+// smc_last_error() names their offsets. Another status: they could not be delivered, and another view of the same pages keeps
+// them for a later release. To keep the data for a later try, call smc_release() first and unmap when it is OK. BUSY:
+// called from the region's own error handler. INVALID_ARGUMENT: not mapped (or unmapped already). FORKED: a fork child. May
+// block for `wait_ms`. No other thread may be using the view.
+SMC_API
+smc_status smc_unmap(struct smc_region *region);
+
+// First byte of a view; NULL when `region` is not mapped (or this is a fork child). Constant until smc_unmap().
+SMC_API
+void *smc_address(struct smc_region *region);
+
+// Bytes of a view that exist at the home; 0 when `region` is not mapped (or this is a fork child). The rest of the last page
+// can be touched, but goes nowhere.
+SMC_API
+uint64_t smc_length(struct smc_region *region);
+
+// Makes a peer known. `address`: NULL or "local" for exporters on this host, else "HOST:PORT" or "[IPV6]:PORT" of a
+// management port.
+//
+// Errors: INVALID_ARGUMENT, NOT_SUPPORTED (this version reaches exporters on the same host only), LINK_DOWN, FORKED. The
+// peer is yours until smc_peer_close(). Any thread; may block.
+//
+// # Safety
+// `address` is NULL or NUL-terminated; `peer` is writable.
+SMC_API
+smc_status smc_connect(struct smc_context *ctx,
+                       const char *address,
+                       struct smc_peer **peer);
+
+// Closes a peer. Regions mapped through it stay mapped. INVALID_ARGUMENT when it is not open, FORKED in a fork child.
+SMC_API
+smc_status smc_peer_close(struct smc_peer *peer);
+
+// Calls `each` for every region the peer offers to this user, sorted by name, in the calling thread. The list is complete
+// before the first call: `each` may use the library.
+//
+// Errors: INVALID_ARGUMENT, LINK_DOWN, TIMED_OUT, FORKED. Any thread; may block up to LIBSMC_WAIT.
+//
+// # Safety
+// `each` may be called with `user`.
+SMC_API
+smc_status smc_list(struct smc_peer *peer,
+                    smc_list_fn each,
+                    void *user);
+
 // OK, or why accesses to the region fail now: LINK_DOWN and the like while it may come back, PEER_DEAD or REVOKED for
 // good. INVALID_ARGUMENT when `region` is not mapped, FORKED in a fork child. Any thread; never blocks.
 SMC_API
@@ -1006,6 +1002,14 @@ SMC_API
 smc_status smc_stats_each(struct smc_region *region,
                           smc_stat_fn each,
                           void *user);
+
+// Version of the running library as `major << 16 | minor << 8 | patch`.
+//
+// A program compares it with the version it was built against: the same major number means that every function and
+// structure it knows is there and unchanged. Never fails, never blocks; may be called at any time in any thread, in a
+// signal handler too.
+SMC_API
+uint32_t smc_version(void);
 
 #ifdef __cplusplus
 }  // extern "C"

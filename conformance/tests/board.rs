@@ -41,20 +41,26 @@ fn the_board_survives_crowds_and_closed_descriptors() {
     let board =
         fds.map(|e| e.path()).find(|p| fs::read_link(p).is_ok_and(|l| l.to_string_lossy().contains("libsmc-stats")));
     let board: i32 = board.and_then(|p| p.file_name()?.to_str()?.parse().ok()).expect("the board");
+    // SAFETY: descriptors of this test; nobody else uses them.
     assert_eq!(unsafe { libc::close(board) }, 0);
     let last_opened = posted(&name, |r| r["open"] == true && r["counters"]["releases"] == 1)["opened_ns"].as_u64();
 
     // Its number may be another file's by now; a new region's thread must not hold that open.
     let mut ends = [0; 2];
+    // SAFETY: descriptors of this test; nobody else uses them.
     assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+    // SAFETY: as above.
     assert_eq!(unsafe { libc::dup2(ends[1], board) }, board);
     let late = open(4, 0);
     posted(&name, |r| r["open"] == true && r["opened_ns"].as_u64() > last_opened);
+    // SAFETY: descriptors of this test; nobody else uses them.
     unsafe { libc::close(board) };
     if ends[1] != board {
+        // SAFETY: descriptors of this test; nobody else uses them.
         unsafe { libc::close(ends[1]) };
     }
     let mut p = libc::pollfd { fd: ends[0], events: libc::POLLIN, revents: 0 };
+    // SAFETY: descriptors of this test; nobody else uses them.
     assert_eq!(unsafe { libc::poll(&raw mut p, 1, 5000) }, 1, "somebody holds the program's pipe open");
     drop(late);
 }

@@ -31,7 +31,7 @@ fn every_store_is_at_the_home_when_it_returns() {
         for i in 0..2000usize {
             let at = (i * 67) % (PAGES * PAGE - 8);
             // SAFETY: inside the view.
-            unsafe { v.add(at).cast::<u64>().write_unaligned(i as u64 * 0x0101_0101) };
+            unsafe { v.wrapping_add(at).cast::<u64>().write_unaligned(i as u64 * 0x0101_0101) };
             let at_home = u64::from_le_bytes(home.bytes(at, 8).try_into().unwrap());
             assert_eq!(at_home, i as u64 * 0x0101_0101, "{b:?} store {i}");
         }
@@ -49,10 +49,10 @@ fn memcpy_and_memset_need_no_step() {
         for n in (1..600).chain((600..20_000).step_by(613)) {
             let at = n % 97;
             // SAFETY: at + n lies inside the view.
-            unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), v.add(at), n) };
+            unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), v.wrapping_add(at), n) };
             assert_eq!(home.bytes(at, n), src[..n], "{b:?} copy of {n}");
             // SAFETY: as above.
-            unsafe { std::ptr::write_bytes(v.add(at), n as u8, n) };
+            unsafe { std::ptr::write_bytes(v.wrapping_add(at), n as u8, n) };
             assert_eq!(home.bytes(at, n), vec![n as u8; n], "{b:?} fill of {n}");
         }
         assert_eq!(region.stats().stores_stepped.get(), 0);
@@ -69,10 +69,9 @@ fn what_is_not_in_the_tables_is_stepped_and_arrives() {
         let (home, region, v) = rig(b, |h| h);
         for page in 0..PAGES {
             let mut here = Area([0; 512]);
+            let (there, here_at) = (v.wrapping_add(page * PAGE), here.0.as_mut_ptr());
             // SAFETY: both areas are 512 bytes and aligned; fxsave changes nothing else.
-            unsafe {
-                std::arch::asm!("fxsave64 [{0}]", "fxsave64 [{1}]", in(reg) v.add(page * PAGE), in(reg) here.0.as_mut_ptr());
-            }
+            unsafe { std::arch::asm!("fxsave64 [{0}]", "fxsave64 [{1}]", in(reg) there, in(reg) here_at) };
             // The instruction pointer field differs between the two saves.
             let got = home.bytes(page * PAGE, 512);
             assert_eq!(got[32..416], here.0[32..416], "{b:?} page {page}");
@@ -81,7 +80,7 @@ fn what_is_not_in_the_tables_is_stepped_and_arrives() {
         assert_eq!(region.stats().stores_stepped.get(), PAGES as u64);
         // Protected again afterwards: the next store is seen.
         // SAFETY: inside the view.
-        unsafe { v.add(3).write_volatile(9) };
+        unsafe { v.wrapping_add(3).write_volatile(9) };
         assert_eq!(home.bytes(3, 1), [9]);
         assert_eq!(region.unmap_view(v as usize, PAGES * PAGE), Status::OK);
     }

@@ -196,7 +196,8 @@ fn what_a_connected_client_has_released_comes_back() {
     let region = engine().open(&PeerName::Local, &name, &MapOptions::default()).expect("open");
     let v = region.map_view(0, false, 0, 64 << 10, true).expect("map") as *mut u8;
     for page in 0..16 {
-        unsafe { v.add(page * PAGE).cast::<u64>().write_volatile(4711 + page as u64) };
+        // SAFETY: inside the view that the test has mapped.
+        unsafe { v.wrapping_add(page * PAGE).cast::<u64>().write_volatile(4711 + page as u64) };
     }
     assert_eq!(region.release(0, 0), Status::OK);
     assert_eq!(s.end(libc::SIGTERM).0, Some(0));
@@ -204,6 +205,7 @@ fn what_a_connected_client_has_released_comes_back() {
     for page in 0..16 {
         assert_eq!(got[page * PAGE..page * PAGE + 8], (4711 + page as u64).to_le_bytes(), "page {page}");
     }
+    // SAFETY: inside the view that the test has mapped.
     unsafe { v.write_volatile(1) };
     assert_ne!(region.release(0, 0), Status::OK);
     let _ = region.unmap_view(v as usize, 64 << 10);
@@ -238,6 +240,7 @@ fn readiness_is_told_on_a_descriptor() {
         }
         std::thread::sleep(std::time::Duration::from_millis(10));
     };
+    // SAFETY: sends a signal to a child of this test.
     unsafe { libc::kill(c.id() as i32, libc::SIGTERM) };
     let _ = c.wait();
     assert!(said.starts_with(&format!("serving {name} 4096 bytes pid ")), "{said}");

@@ -49,7 +49,8 @@ fn stat_shows_this_process() {
     let region = engine().open(&PeerName::Local, &name, &MapOptions::default()).expect("open");
     let v = region.map_view(0, false, 0, 1 << 20, true).expect("map") as *mut u8;
     for page in 0..8 {
-        unsafe { v.add(page * PAGE).write_volatile(1) };
+        // SAFETY: inside the view that the test has mapped.
+        unsafe { v.wrapping_add(page * PAGE).write_volatile(1) };
     }
     assert_eq!(region.release(0, 0), Status::OK);
     let r = posted(&name, |r| r["counters"]["releases"] == 1);
@@ -70,15 +71,19 @@ fn stat_shows_this_process() {
     assert!(!shown.contains("selftest"), "{shown}");
 
     // A fork child holds the descriptor too, but it is not its board.
+    // SAFETY: the child only pauses, until it is killed.
     let child = unsafe { libc::fork() };
     if child == 0 {
         loop {
+            // SAFETY: only waits.
             unsafe { libc::pause() };
         }
     }
     let all = json(&run(&["stat", "--json"]));
     let of_child = run(&["stat", &child.to_string()]);
+    // SAFETY: concerns a child of this test only.
     unsafe { libc::kill(child, libc::SIGKILL) };
+    // SAFETY: as above.
     unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
     let pids: Vec<_> =
         all.as_array().expect("an array").iter().map(|p| p["pid"].as_i64().expect("a pid") as i32).collect();
@@ -112,6 +117,7 @@ fn stat_explains_what_it_cannot_read() {
         let mut pid = String::new();
         BufReader::new(child.stdout.take().expect("stdout")).read_line(&mut pid).expect("a pid");
         let out = run(&["stat", pid.trim()]);
+        // SAFETY: concerns a child of this test only.
         unsafe { libc::kill(pid.trim().parse().expect("a pid"), libc::SIGKILL) };
         let _ = child.wait();
         (out.status.code(), text(&out.stderr))
@@ -180,6 +186,7 @@ fn doctor_without_privilege() {
     let report = json(&output(as_nobody(&dir.tool(), &["doctor", "--json"])));
     let sysctl = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
     assert!(report["works"].as_array().expect("an array").contains(&"mprotect".into()), "{report}");
+    // SAFETY: takes nothing and cannot fail.
     if sysctl.trim() == "0" && unsafe { libc::geteuid() } == 0 {
         let open = fs::metadata("/dev/userfaultfd").is_ok_and(|m| m.permissions().mode() & 0o006 == 0o006);
         let want = if open { "ok" } else { "warn" };
@@ -190,6 +197,7 @@ fn doctor_without_privilege() {
 
 #[test]
 fn another_user_is_admitted_by_name_only() {
+    // SAFETY: takes nothing and cannot fail.
     if unsafe { libc::geteuid() } != 0 {
         eprintln!("skipped: only root can become another user");
         return;
@@ -306,6 +314,7 @@ fn run_says_what_it_cannot_cover() {
         );
         assert_eq!((&*text(&out.stdout), text(&out.stderr)), ("ran\n", said));
     }
+    // SAFETY: takes nothing and cannot fail.
     if unsafe { libc::geteuid() } == 0 {
         for (mode, word) in [(0o4755, "set-user-ID"), (0o2755, "set-group-ID")] {
             let p = dir.path(word);

@@ -5,8 +5,8 @@ use crate::files;
 use crate::paths::{otherwise, region_of};
 use crate::table::{hook, real};
 use libc::{c_char, c_int};
+use smc_engine::core::options::Access;
 use smc_engine::core::region::Region;
-use smc_engine::link::Access;
 use std::ffi::CStr;
 
 /// Device number of `/smc/`: no block device has it.

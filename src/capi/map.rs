@@ -75,6 +75,7 @@ fn options(c: Call, a: &smc_map_attr, defaults: (u64, u64)) -> Result<(MapOption
         on_error: c.choice(a.on_error, "attr.on_error", &ON_ERRORS)?.unwrap_or(d.on_error),
         page_unit: or(unit, PAGE as u64) as usize,
         window: c.within(a.window.into(), "attr.window", 1, 64)? as usize,
+        readahead: c.within(a.readahead.into(), "attr.readahead", 1, 4096)? as usize,
         resident_limit: or(c.within(a.resident_limit, "attr.resident_limit", 1 << 16, u64::MAX)?, defaults.1),
         dirty_limit: a.dirty_limit,
         age_ms: c.within(a.age_ms, "attr.age_ms", 1, DAY)?,

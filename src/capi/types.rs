@@ -311,6 +311,10 @@ pub struct smc_map_attr {
     pub window: u32,
     /// Byte shown by pages that could not be fetched: 0x100 + the byte; 0: 0xFF (not a number to a float reader).
     pub error_byte: u32,
+    /// Pages that a thread of the library brings ahead of a sequential reader, 1 to 4096; 0: none.
+    pub readahead: u32,
+    /// Not used; 0.
+    pub reserved: u32,
 }
 
 /// Counters of one region since it was mapped; see smc_region_stats(). They only grow, except for the local_ ones.

@@ -3,10 +3,11 @@
 //! Order, always: lock the pages, hide them, then harvest them. Hiding keeps the mark of a dirty page, so a store
 //! can come before the hiding (and is found) or after it (and faults, and waits for the lock), never between.
 
+use super::harvest::Heat;
 use super::options::Policy;
 use super::pages::{Event, State};
 use super::region::Region;
-use super::writeback::{Heat, Outbox};
+use super::writeback::Outbox;
 use crate::base::Status;
 use crate::base::addr::{PAGE, PageRange};
 use crate::sys::clock::Deadline;
@@ -43,7 +44,32 @@ impl Region {
 
     /// Drops clean pages of the range; DIRTY when it holds unreleased stores, which stay as they are.
     pub fn invalidate(&self, off: u64, len: u64) -> Status {
-        self.range(off, len).map_or_else(|s| s, |r| self.drop_range(r, Dirty::Refuse))
+        let Ok(range) = self.range(off, len) else { return Status::OUT_OF_RANGE };
+        let settled = self.settle_hot(range);
+        if settled.is_ok() { self.drop_range(range, Dirty::Refuse) } else { settled }
+    }
+
+    /// Whether a hot page holds unreleased stores is not known without a twin: it is written back, which is always
+    /// allowed, and protected, so that it is known.
+    fn settle_hot(&self, range: PageRange) -> Status {
+        if self.t_page(0).is_some() || self.pages.hot.next_set(range.start, range.end).is_none() {
+            return Status::OK;
+        }
+        let mut outbox = self.outbox();
+        let mut at = range.start;
+        while let Some((start, end)) = self.pages.hot.next_run(at, range.end) {
+            let run = PageRange { start, end };
+            self.cool_all(run);
+            let pushed = match self.harvest(run, Heat::Cool) {
+                Ok(()) => self.push(run, &mut outbox, self.deadline()).1,
+                Err(s) => s,
+            };
+            if !pushed.is_ok() {
+                return pushed;
+            }
+            at = end;
+        }
+        Status::OK
     }
 
     /// Release, then acquire. Hot pages are examined like all others: the acquire needs to know what is dirty.
@@ -89,15 +115,14 @@ impl Region {
 
     /// Drops a step's worth of pages from `range.start` on; answers where to go on.
     fn drop_step(&self, range: PageRange, dirty: Dirty, deadline: Deadline) -> (usize, Status) {
-        let signals = SignalsBlocked::new();
+        let _signals = SignalsBlocked::new();
         let run = match self.lock_run(range, deadline) {
             Ok(Some(run)) => run,
             Ok(None) => return (range.end, Status::OK),
             Err(s) => return (range.end, s),
         };
-        self.each_view(&signals, |v| _ = self.tracker.hide(v, run));
         self.cool_all(run);
-        let harvested = self.harvest(run, Heat::Hidden);
+        let harvested = self.harvest(run, Heat::Hide);
         let mut worst = harvested.err().unwrap_or_else(|| self.fence_sent(deadline));
         for p in run.start..run.end {
             let s = self.drop_page(p, dirty, deadline, worst.is_ok());
@@ -138,14 +163,13 @@ impl Region {
     }
 
     fn clear_poison(&self, p: usize) {
-        let signals = SignalsBlocked::new();
+        let _signals = SignalsBlocked::new();
         if self.pages.apply(p, Event::Clear).is_err() {
             return;
         }
         let this = PageRange { start: p, end: p + 1 };
-        self.each_view(&signals, |v| _ = self.tracker.hide(v, this));
         // The mark a store left on the poisoned page must not outlive it.
-        let _ = self.harvest(this, Heat::Hidden);
+        let _ = self.harvest(this, Heat::Hide);
         self.forget_poisoned(p);
         self.give_back(this);
         let _ = self.pages.apply(p, Event::FetchAbandoned);
@@ -153,8 +177,9 @@ impl Region {
 
     /// One locked, hidden, harvested page.
     fn drop_page(&self, p: usize, dirty: Dirty, deadline: Deadline, sound: bool) -> Status {
-        let is_dirty = self.pages.dirty.get(p);
+        let is_dirty = self.pages.dirty.get(p) && !(sound && self.is_unchanged(p));
         if !is_dirty && sound {
+            self.pages.dirty.take(p);
             self.stats.pages_dropped.hit();
             self.give_back(PageRange { start: p, end: p + 1 });
             let _ = self.pages.apply(p, Event::Drop);
@@ -167,6 +192,17 @@ impl Region {
         };
         let _ = self.pages.apply(p, Event::Unlock);
         status
+    }
+
+    /// True when the twin says that a marked page holds no store: hot pages and whole granules are marked in advance. The
+    /// page is hidden and locked.
+    fn is_unchanged(&self, p: usize) -> bool {
+        let Some(twin) = self.t_page(p).filter(|_| !self.unsent.has(p)) else { return false };
+        let len = self.valid_bytes(p);
+        // SAFETY: the page is hidden and locked: nobody writes A or T here, and both have the page's bytes.
+        let own = unsafe { std::slice::from_raw_parts(self.a_page(p), len) };
+        // SAFETY: as above.
+        own == unsafe { std::slice::from_raw_parts(twin, len) }
     }
 
     /// The home's bytes wherever this process has not stored since the last synchronisation; its own stores elsewhere.
@@ -219,11 +255,10 @@ impl Region {
             return (range.end, healed);
         }
         let Some(run) = self.push_run_clean(range, out, deadline) else { return (range.end, 0) };
-        let signals = SignalsBlocked::new();
+        let _signals = SignalsBlocked::new();
         let Some(run) = self.try_lock_run(run) else { return (range.end, 0) };
-        self.each_view(&signals, |v| _ = self.tracker.hide(v, run));
         self.cool_all(run);
-        let sound = self.harvest(run, Heat::Hidden).is_ok() && self.fence_sent(deadline).is_ok();
+        let sound = self.harvest(run, Heat::Hide).is_ok() && self.fence_sent(deadline).is_ok();
         let mut gone = 0;
         for p in run.start..run.end {
             // Written again since the push: stays for a later round. Its bytes are in A, so showing it again is cheap.

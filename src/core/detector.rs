@@ -35,6 +35,11 @@ impl Detector {
         Detector { streams, turn: AtomicUsize::new(0), max }
     }
 
+    /// The largest window.
+    pub fn full(&self) -> usize {
+        self.max
+    }
+
     fn following(&self, page: usize) -> Option<&Stream> {
         self.streams.iter().find(|s| s.next.load(Relaxed) == page)
     }

@@ -3,10 +3,10 @@
 //! Everything here may run in a signal handler of the application's thread: no allocation, no lock but page locks and
 //! the harvest lock, every wait with a limit.
 
+use super::harvest::Heat;
 use super::pages::{Event, State};
 use super::region::Region;
 use super::views::View;
-use super::writeback::Heat;
 use crate::base::Status;
 use crate::base::addr::{PAGE, PageRange};
 use crate::sys::clock::{Deadline, nap};
@@ -88,12 +88,21 @@ impl Region {
                     self.stats.faults.hit();
                     self.show_run(signals, view, run, page, write);
                     self.finish(run);
-                    self.detector.brought(page, run.start, run.end);
+                    self.detector.brought(page, run.start, self.read_ahead(run));
                 }
                 Err(s) => return Some(self.fail_run(view, run, page, s)),
             },
         }
         Some(Served::Retry)
+    }
+
+    /// Once a reader has its full window, the keeper brings what comes next; answers where the reader will fault again.
+    fn read_ahead(&self, run: PageRange) -> usize {
+        if self.opts.readahead == 0 || run.len() < self.detector.full() {
+            return run.end;
+        }
+        self.keeper.read_ahead(run.end);
+        (run.end + self.opts.readahead).min(self.pages.len())
     }
 
     /// Brings the unit of `page` into A and leaves it hidden. `Err(BUSY)`: somebody else was faster, look again.

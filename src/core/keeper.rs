@@ -6,9 +6,10 @@
 //! own thread is inside such a call.
 
 use super::board::Post;
+use super::harvest::Heat;
 use super::options::Through;
 use super::region::Region;
-use super::writeback::{Heat, Outbox};
+use super::writeback::Outbox;
 use crate::base::addr::PAGE;
 use crate::base::{Error, Result, Status};
 use crate::sys::clock::{self, nap};
@@ -16,7 +17,7 @@ use crate::sys::event::EventFd;
 use crate::sys::process::private_descriptors;
 use crate::sys::sync::{SignalsBlocked, futex_wait, futex_wake};
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -45,6 +46,8 @@ pub struct Keeper {
     handler: Mutex<Option<StatusHandler>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     wanted: Mutex<Vec<(usize, usize)>>,
+    /// Page from which to read ahead, plus one; 0 = nothing asked. The last asker wins: a hint may get lost.
+    ahead: AtomicUsize,
 }
 
 /// The region as its own threads see it: joined before the region goes.
@@ -79,6 +82,7 @@ impl Keeper {
             handler: Mutex::default(),
             threads: Mutex::default(),
             wanted: Mutex::default(),
+            ahead: AtomicUsize::new(0),
         }
     }
 
@@ -124,6 +128,12 @@ impl Keeper {
     pub(super) fn kick(&self) {
         self.wake.fetch_add(1, SeqCst);
         futex_wake(&self.wake, 1);
+    }
+
+    /// Asks for the pages from `page` on. Async-signal-safe.
+    pub(super) fn read_ahead(&self, page: usize) {
+        self.ahead.store(page + 1, SeqCst);
+        self.kick();
     }
 
     /// The status changed: the keeper tells the program. Async-signal-safe.
@@ -319,14 +329,25 @@ fn refresh(region: &Region, round: &mut Round) {
 
 fn bring_wanted(region: &Region) {
     while let Some((start, end)) = { lock(&region.keeper.wanted).pop() } {
-        let mut at = start;
-        while at < end && !region.keeper.stopping() {
-            let full = region.budget != usize::MAX && region.pages.resident() + PREFETCH_STEP > region.budget;
-            if full || region.prefetch_step(at, end.min(at + PREFETCH_STEP)).is_err() {
-                break;
-            }
-            at += PREFETCH_STEP;
+        bring(region, start, end, || false);
+    }
+    loop {
+        let asked = region.keeper.ahead.swap(0, SeqCst);
+        let Some(start) = asked.checked_sub(1) else { return };
+        let end = (start + region.opts.readahead).min(region.pages.len());
+        bring(region, start, end, || region.keeper.ahead.load(SeqCst) != 0);
+    }
+}
+
+/// Brings pages step by step, as far as the limit allows and until somebody has a better wish.
+fn bring(region: &Region, start: usize, end: usize, better: impl Fn() -> bool) {
+    let mut at = start;
+    while at < end && !region.keeper.stopping() && !better() {
+        let full = region.budget != usize::MAX && region.pages.resident() + PREFETCH_STEP > region.budget;
+        if full || region.prefetch_step(at, end.min(at + PREFETCH_STEP)).is_err() {
+            return;
         }
+        at += PREFETCH_STEP;
     }
 }
 

@@ -1,6 +1,6 @@
 //! How a region is mapped: the attributes of `smc_map` and the options after `?` in a `/smc/` path.
 
-use crate::link::Access;
+pub use crate::link::Access;
 
 /// What write-back sends for a dirty page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,6 +53,8 @@ pub struct MapOptions {
     pub page_unit: usize,
     /// Longest read window in pages, 1 to 64; 0 = default.
     pub window: usize,
+    /// Pages that an own thread brings ahead of a sequential reader, 0 to 4096; 0 = off.
+    pub readahead: usize,
     /// Local memory this region may keep, in bytes.
     pub resident_limit: u64,
     /// Write back in the background once this many bytes of pages are dirty; 0 = off.
@@ -77,6 +79,7 @@ impl Default for MapOptions {
             through: Through::Off,
             page_unit: crate::base::PAGE,
             window: 0,
+            readahead: 0,
             resident_limit: 0,
             dirty_limit: 0,
             age_ms: 0,

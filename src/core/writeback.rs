@@ -7,6 +7,7 @@
 //! With a twin the bytes sent are the twin's, brought up to date in the same pass as the comparison; without one they are
 //! the page's own. What could not be delivered is remembered: the page is dirty again and its runs go out first next time.
 
+use super::harvest::Heat;
 use super::options::Policy;
 use super::pages::{Event, State};
 use super::region::Region;
@@ -26,12 +27,6 @@ const FIRST_PIECE: usize = 32;
 const PIECE: usize = 256;
 /// Messages of a piece.
 const PIECE_OPS: usize = 4096;
-/// Consecutive dirty epochs after which a page stays writable.
-const HOT_AFTER: u32 = 4;
-/// Epochs a page stays hot before its stores are sampled again.
-const HOT_FOR: u32 = 48;
-/// Shortest run of hot pages that is worth a hole in the harvest: below it one scan is cheaper than two.
-const HOT_RUN: usize = 8;
 
 /// Reusable buffers of one pusher.
 #[derive(Default)]
@@ -137,103 +132,6 @@ impl Region {
             self.keeper.note_fenced(batches);
         }
         s
-    }
-
-    /// Moves the marks of written pages in `range` into the dirty bitmap and protects them again; hot pages are taken
-    /// as dirty and stay writable.
-    pub(super) fn harvest(&self, range: PageRange, heat: Heat) -> Result<(), Status> {
-        let signals = SignalsBlocked::new();
-        let mut at = range.start;
-        while let Some((start, end)) = self.pages.next_populated(at, range.end) {
-            self.harvest_populated(&signals, PageRange { start, end }, heat)?;
-            at = end;
-        }
-        Ok(())
-    }
-
-    fn harvest_populated(&self, signals: &SignalsBlocked, range: PageRange, heat: Heat) -> Result<(), Status> {
-        let hot = matches!(heat, Heat::Count | Heat::Ignore);
-        let mut at = range.start;
-        while at < range.end {
-            let next_hot = if hot { self.next_hot_run(at, range.end) } else { None };
-            let (hot_start, hot_end) = next_hot.unwrap_or((range.end, range.end));
-            if at < hot_start {
-                self.collect(signals, PageRange { start: at, end: hot_start }, heat)?;
-            }
-            if hot_start < hot_end {
-                self.take_hot(signals, PageRange { start: hot_start, end: hot_end });
-            }
-            at = hot_end.max(at + 1);
-        }
-        Ok(())
-    }
-
-    pub(super) fn collect(&self, signals: &SignalsBlocked, range: PageRange, heat: Heat) -> Result<(), Status> {
-        let _guard = self.harvest.lock(signals);
-        let (mut found, mut failed) = (0, None);
-        if self.tracks_by_fault() {
-            let mut at = range.start;
-            while let Some((start, end)) = self.pages.written.next_run(at, range.end) {
-                // Protect in every view, then hand the marks over; the bytes are read after that.
-                if heat != Heat::Hidden {
-                    self.each_view(signals, |v| {
-                        failed = self.tracker.protect(v, PageRange { start, end }).err().or(failed)
-                    });
-                }
-                found += self.pages.dirty.set_range(start, end);
-                (start..end).for_each(|p| _ = self.pages.written.take(p));
-                at = end;
-            }
-        } else {
-            self.each_view(signals, |v| match self.tracker.scan(v, range, &self.pages.dirty) {
-                Ok(n) => found += n,
-                Err(e) => failed = Some(e),
-            });
-        }
-        self.stats.pages_dirtied.add(found as u64);
-        if heat == Heat::Count {
-            self.warm(range);
-        }
-        failed.map_or(Ok(()), |_| Err(Status::SYSTEM))
-    }
-
-    /// Counts a dirty epoch for the dirty pages of the range; pages dirty for long enough turn hot. Under the harvest
-    /// lock, like every use of `hot`: who drops a page cools it while it is hidden and then harvests, so a page is never
-    /// hot, nor marked for being hot, once it is gone.
-    fn warm(&self, range: PageRange) {
-        let mut at = range.start;
-        while let Some(p) = self.pages.dirty.next_set(at, range.end) {
-            if self.pages.heat_up(p) >= HOT_AFTER && self.pages.hot.set(p) {
-                self.stats.pages_hot.hit();
-            }
-            at = p + 1;
-        }
-    }
-
-    fn next_hot_run(&self, from: usize, end: usize) -> Option<(usize, usize)> {
-        let mut at = from;
-        while let Some((s, e)) = self.pages.hot.next_run(at, end) {
-            if e - s >= HOT_RUN {
-                return Some((s, e));
-            }
-            at = e;
-        }
-        None
-    }
-
-    /// Hot pages are dirty without being asked; from time to time they are protected again to see whether they still are.
-    fn take_hot(&self, signals: &SignalsBlocked, range: PageRange) {
-        let _guard = self.harvest.lock(signals);
-        let mut at = range.start;
-        while at < range.end {
-            let (epoch, next) = self.pages.epoch_at(at);
-            let end = next.min(range.end);
-            self.pages.dirty.set_where(&self.pages.hot, at, end);
-            if epoch.is_multiple_of(HOT_FOR) {
-                (at..end).for_each(|p| self.pages.cool(p, HOT_AFTER - 1));
-            }
-            at = end;
-        }
     }
 
     /// Sends the dirty pages of `range`; answers how many messages went out and the first failure.
@@ -397,19 +295,6 @@ impl Region {
         held.iter().for_each(|p| _ = self.pages.dirty.set(*p));
         self.keeper.note_failed();
     }
-}
-
-/// Whether a harvest counts heat, leaves it, or treats hot pages like all others.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Heat {
-    /// A release: count.
-    Count,
-    /// A flush or the keeper: do not count.
-    Ignore,
-    /// Hot pages are protected and examined too.
-    Cool,
-    /// As `Cool`, for pages that are hidden already: there is nothing to protect.
-    Hidden,
 }
 
 /// The writes of a window, in order. Those below `posted` belong to the link.

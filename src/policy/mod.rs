@@ -1,4 +1,5 @@
 //! Pure decisions: what a call means, from plain values to plain values. No unsafe, no input or output, no clock, no libc.
+#![forbid(unsafe_code)]
 
 pub mod path;
 pub mod posix;

@@ -12,6 +12,7 @@
 //! | `through` | `off` `bounded` `exact` | whether stores reach the home by themselves |
 //! | `page` | size, power of two, 4k to 2m | fetch and eviction unit |
 //! | `window` | 1 to 64 | longest read window in pages |
+//! | `readahead` | 0 to 4096 | pages an own thread brings ahead of a sequential reader; 0 is off |
 //! | `resident` | size, at least 64k | local memory the region may keep |
 //! | `dirty` | size | write back in the background from this many dirty bytes on; 0 is off |
 //! | `age` | time | write back in the background what is dirty for longer; 0 is off |
@@ -167,6 +168,11 @@ const KEYS: &[Key] = &[
         apply: |o, v| v.parse().ok().filter(|n| (1..=64).contains(n)).map(|n| o.window = n),
     },
     Key {
+        name: "readahead",
+        want: "0 to 4096",
+        apply: |o, v| v.parse().ok().filter(|n| *n <= 4096).map(|n| o.readahead = n),
+    },
+    Key {
         name: "resident",
         want: "a size of at least 64k",
         apply: |o, v| parse_size(v).filter(|n| *n >= 1 << 16).map(|n| o.resident_limit = n),
@@ -298,7 +304,7 @@ mod tests {
     #[test]
     fn every_key_has_its_effect() {
         let o = options(
-            "policy=page&through=bounded&page=2m&window=64&resident=1g&dirty=64k&age=2s&acquire=10ms&onerror=value&wait=1m&fill=7",
+            "policy=page&through=bounded&page=2m&window=64&readahead=256&resident=1g&dirty=64k&age=2s&acquire=10ms&onerror=value&wait=1m&fill=7",
         );
         let want = MapOptions {
             access: crate::link::Access::ReadWrite,
@@ -306,6 +312,7 @@ mod tests {
             through: Through::Bounded,
             page_unit: 2 << 20,
             window: 64,
+            readahead: 256,
             resident_limit: 1 << 30,
             dirty_limit: 65536,
             age_ms: 2000,

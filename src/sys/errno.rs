@@ -13,8 +13,25 @@ impl Errno {
     pub const AGAIN: Errno = Errno(libc::EAGAIN);
     /// It exists already.
     pub const EXIST: Errno = Errno(libc::EEXIST);
+    /// A message is larger than its receiver allows.
+    pub const MSGSIZE: Errno = Errno(libc::EMSGSIZE);
+    /// The peer closed the connection with data unread.
+    pub const CONNRESET: Errno = Errno(libc::ECONNRESET);
+    /// Nobody listens.
+    pub const CONNREFUSED: Errno = Errno(libc::ECONNREFUSED);
+    /// The address is taken.
+    pub const ADDRINUSE: Errno = Errno(libc::EADDRINUSE);
+    /// The reader is gone.
+    pub const PIPE: Errno = Errno(libc::EPIPE);
+    /// The peer broke the protocol.
+    pub const PROTO: Errno = Errno(libc::EPROTO);
     /// No such thing.
     pub const NOENT: Errno = Errno(libc::ENOENT);
+
+    /// Descriptors or kernel memory are exhausted: worth trying again later.
+    pub fn is_exhaustion(self) -> bool {
+        matches!(self.0, libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS)
+    }
 
     /// Symbolic name, `E?` for one that is not in the short table.
     pub fn name(self) -> &'static str {

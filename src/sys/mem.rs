@@ -135,6 +135,8 @@ pub const POPULATE_WRITE: i32 = 23;
 pub const SEAL_SHRINK: i32 = libc::F_SEAL_SHRINK;
 /// Seal: the file cannot grow.
 pub const SEAL_GROW: i32 = libc::F_SEAL_GROW;
+/// Seal: no new writable mapping, no write.
+pub const SEAL_FUTURE_WRITE: i32 = 0x10;
 /// Shared mapping.
 pub const MAP_SHARED: i32 = libc::MAP_SHARED;
 /// Replace what is mapped there.

@@ -11,6 +11,7 @@ pub mod event;
 pub mod freeze;
 pub mod identity;
 pub mod mem;
+pub mod memfile;
 pub mod pagemap;
 pub mod poll;
 pub mod process;

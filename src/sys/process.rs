@@ -8,6 +8,12 @@ pub fn pid() -> u32 {
     unsafe { syscall(libc::SYS_getpid, [0; 6]) }.unwrap_or(0) as u32
 }
 
+/// Effective user id.
+pub fn euid() -> u32 {
+    // SAFETY: geteuid has no arguments, no effect, and cannot fail.
+    unsafe { syscall(libc::SYS_geteuid, [0; 6]) }.unwrap_or(0) as u32
+}
+
 /// Thread id. Async-signal-safe.
 pub fn tid() -> u32 {
     // SAFETY: gettid has no arguments and no effect.

@@ -85,6 +85,11 @@ fn header(line: &str) -> Option<Vma> {
     Some(Vma { start, end, perms, inode, name: w.collect::<Vec<_>>().join(" "), flags: Vec::new() })
 }
 
+/// Opens a file for reading only.
+pub fn open_read(path: &CStr) -> Result<OwnedFd, Errno> {
+    open(path, libc::O_RDONLY)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

@@ -26,7 +26,7 @@ pub struct Home {
 /// What keeps the memory.
 enum Keep {
     Loopback { _link: Arc<Loopback> },
-    Export { _export: Export },
+    Export { export: Export },
     Elsewhere,
 }
 
@@ -52,7 +52,7 @@ impl Home {
         let export = exporter.export(&region, Memory::New(len), ExportOptions::default()).expect("an export");
         let (base, len) = (export.base() as usize, export.len());
         let link = Arc::new(EmbeddedLink::connect_local());
-        Home { name: "embedded", link, region, len, base, _keep: Arc::new(Keep::Export { _export: export }) }
+        Home { name: "embedded", link, region, len, base, _keep: Arc::new(Keep::Export { export }) }
     }
 
     /// A loopback that holds half of the writes back until the fence.
@@ -86,6 +86,13 @@ impl Home {
     /// A home in another process: it can be reached by the link, and not be looked at.
     pub fn unseen(link: Arc<dyn Link>, region: String, len: usize) -> Home {
         Home { name: "embedded", link, region, len, base: 0, _keep: Arc::new(Keep::Elsewhere) }
+    }
+
+    /// The exporter takes the memory away from every client. For exported homes.
+    pub fn revoke(&self) {
+        if let Keep::Export { export } = &*self._keep {
+            export.revoke_all("the case says so", false).expect("a revocation");
+        }
     }
 
     /// Copy of the home's bytes.

@@ -28,33 +28,38 @@ pub struct Bench<'a> {
     pub ctx: &'a Ctx,
     /// The back end under test.
     pub backend: Backend,
+    /// Processes that wait to become nodes, where the case asked for some.
+    pub children: Vec<Arc<node::Child>>,
 }
 
 /// Runs `body` on a back end, or skips the case with the reason why the host does not allow it.
-pub fn on(ctx: &mut Ctx, backend: Backend, body: fn(&Bench)) -> Verdict {
+pub fn on(ctx: &mut Ctx, backend: Backend, children: usize, body: fn(&Bench)) -> Verdict {
+    // Before this process uses the library: a child of one that has may not.
+    let children = (0..children).map(|_| Arc::new(node::Child::fork(backend))).collect();
     if let Err(why) = selftest::try_backend(backend).outcome {
         return Verdict::Skip(format!("{} does not work here: {why}", backend.name()));
     }
-    body(&Bench { ctx, backend });
+    body(&Bench { ctx, backend, children });
     Verdict::Pass
 }
 
-/// One case per back end, `FAMILY_NAME_BACKEND`: `cases!(CASES, "paging", name: Cost, seconds; ...)`.
+/// One case per back end, `FAMILY_NAME_BACKEND`: `cases!(CASES, "paging", name: Cost, seconds; ...)`, where `dies SIGNAL`
+/// or `children NUMBER` may follow.
 #[macro_export]
 macro_rules! cases {
-    ($list:ident, $family:literal, $($f:ident: $cost:ident, $t:literal $(, dies $sig:ident)?;)*) => {
+    ($list:ident, $family:literal, $($f:ident: $cost:ident, $t:literal $(, dies $sig:ident)? $(, children $n:literal)?;)*) => {
         /// The suite, one case per back end.
         pub const $list: &[$crate::runner::Case] = &[$(
-            $crate::cases!(@one $family, $f, "thread", Thread, $cost, $t $(, $sig)?),
-            $crate::cases!(@one $family, $f, "sigbus", Sigbus, $cost, $t $(, $sig)?),
-            $crate::cases!(@one $family, $f, "sync", Sync, $cost, $t $(, $sig)?),
-            $crate::cases!(@one $family, $f, "mprotect", Mprotect, $cost, $t $(, $sig)?),
+            $crate::cases!(@one $family, $f, "thread", Thread, $cost, $t $(, dies $sig)? $(, children $n)?),
+            $crate::cases!(@one $family, $f, "sigbus", Sigbus, $cost, $t $(, dies $sig)? $(, children $n)?),
+            $crate::cases!(@one $family, $f, "sync", Sync, $cost, $t $(, dies $sig)? $(, children $n)?),
+            $crate::cases!(@one $family, $f, "mprotect", Mprotect, $cost, $t $(, dies $sig)? $(, children $n)?),
         )*];
     };
-    (@one $family:literal, $f:ident, $text:literal, $b:ident, $cost:ident, $t:literal $(, $sig:ident)?) => {
+    (@one $family:literal, $f:ident, $text:literal, $b:ident, $cost:ident, $t:literal $(, dies $sig:ident)? $(, children $n:literal)?) => {
         $crate::runner::Case::new(
             concat!($family, "_", stringify!($f), "_", $text),
-            |c: &mut $crate::runner::Ctx| $crate::rig::on(c, smc_engine::base::config::Backend::$b, $f),
+            |c: &mut $crate::runner::Ctx| $crate::rig::on(c, smc_engine::base::config::Backend::$b, 0 $(+ $n)?, $f),
         )
         .timeout($t)
         .cost($crate::runner::Cost::$cost)

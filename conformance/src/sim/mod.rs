@@ -47,10 +47,6 @@ pub trait Subject {
     fn load_u64(&mut self, off: usize) -> Result<u64, String>;
     /// Another node's store, at the home at once.
     fn foreign_store(&mut self, off: usize, bytes: &[u8]) -> Result<(), String>;
-    /// Bytes that are found dirty together, a multiple of the page.
-    fn granule(&self) -> usize {
-        smc_engine::base::PAGE
-    }
     /// The home's bytes now, past every cache.
     fn home(&mut self) -> Result<Vec<u8>, String>;
 }

@@ -70,18 +70,15 @@ impl Model {
     }
 
     /// What an invalidation may answer: `Some(true)` must work, `Some(false)` must find it dirty, `None` either.
-    /// A page stays marked by a store of equal bytes or one already written back early, so that both answers hold. A
-    /// store marks all of its `granule`.
-    pub fn invalidation(&self, off: usize, len: usize, home: &[u8], granule: usize) -> Option<bool> {
+    /// A page stays marked by a store of equal bytes or one already written back early, so that both answers hold.
+    pub fn invalidation(&self, off: usize, len: usize, home: &[u8]) -> Option<bool> {
         let pages = off / PAGE..(off + len).div_ceil(PAGE);
         let bytes = pages.start * PAGE..(pages.end * PAGE).min(self.truth.len());
         let unsent = |i: usize| self.dirty[i] && self.truth[i] != home[i];
         if bytes.clone().any(unsent) {
             return Some(false);
         }
-        let unit = granule / PAGE;
-        let marked = pages.start / unit * unit..pages.end.next_multiple_of(unit).min(self.touched.len());
-        (!self.touched[marked].contains(&true)).then_some(true)
+        (!self.touched[pages].contains(&true)).then_some(true)
     }
 
     /// `Err` when a load could not have seen these bytes.

@@ -150,10 +150,10 @@ fn step<S: Subject>(s: &mut S, m: &mut Model, op: &Op) -> Result<(), String> {
 }
 
 fn invalidate<S: Subject>(s: &mut S, m: &mut Model, off: usize, len: usize) -> Result<(), String> {
-    let before = m.invalidation(off, len, &s.home()?, s.granule());
+    let before = m.invalidation(off, len, &s.home()?);
     let done = s.invalidate(off, len)?.is_ok();
     // A write-back of the subject's own may come at any moment: "done" is judged by the home after it, "dirty" before.
-    let after = m.invalidation(off, len, &s.home()?, s.granule());
+    let after = m.invalidation(off, len, &s.home()?);
     if if done { after == Some(false) } else { before == Some(true) } {
         let say = |done: bool| if done { "done" } else { "dirty" };
         return Err(format!("answered {}, expected {}", say(done), say(!done)));

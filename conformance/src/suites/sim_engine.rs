@@ -176,10 +176,6 @@ impl Subject for Engine {
         Ok(())
     }
 
-    fn granule(&self) -> usize {
-        if self.rig.region.backend() == Backend::Mprotect { 16 * PAGE } else { PAGE }
-    }
-
     fn home(&mut self) -> Result<Vec<u8>, String> {
         Ok(self.rig.home.bytes(0, self.len))
     }

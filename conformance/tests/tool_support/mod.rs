@@ -119,6 +119,7 @@ impl Serve {
         serde_json::from_str(&l).unwrap_or_else(|e| panic!("{e}: {l:?}"))
     }
     pub fn signal(&self, s: i32) {
+        // SAFETY: sends a signal to a child of this test.
         assert_eq!(unsafe { libc::kill(self.pid, s) }, 0);
     }
     /// Ends it and answers its status, the rest of its output, and stderr.
@@ -159,9 +160,11 @@ pub fn noise(seed: u64, len: usize) -> Vec<u8> {
 pub fn change(name: &str, len: usize, at: usize, bytes: &[u8]) -> Vec<u8> {
     let region = engine().open(&PeerName::Local, name, &MapOptions::default()).expect("open");
     let v = region.map_view(0, false, 0, len.next_multiple_of(PAGE), true).expect("map") as *mut u8;
-    let seen = (0..len).map(|i| unsafe { v.add(i).read_volatile() }).collect();
+    // SAFETY: inside the view that the test has mapped.
+    let seen = (0..len).map(|i| unsafe { v.wrapping_add(i).read_volatile() }).collect();
     for (i, b) in bytes.iter().enumerate() {
-        unsafe { v.add(at + i).write_volatile(*b) };
+        // SAFETY: inside the view that the test has mapped.
+        unsafe { v.wrapping_add(at + i).write_volatile(*b) };
     }
     assert_eq!(region.release(0, 0), Status::OK);
     assert_eq!(region.unmap_view(v as usize, len.next_multiple_of(PAGE)), Status::OK);
@@ -171,6 +174,7 @@ pub fn change(name: &str, len: usize, at: usize, bytes: &[u8]) -> Vec<u8> {
 /// Starts a command as nobody when this is root.
 pub fn as_nobody(program: &Path, args: &[&str]) -> Command {
     let program = program.to_str().expect("UTF-8");
+    // SAFETY: takes nothing and cannot fail.
     if unsafe { libc::geteuid() } != 0 {
         return limited(program, args);
     }

@@ -9,7 +9,7 @@ use crate::sys::clock::now;
 use crate::sys::mem::{self, Mapping};
 use crate::sys::poll::{PollFd, poll};
 use crate::sys::socket::{self, Peer};
-use crate::sys::{Errno, mem::memfd};
+use crate::sys::{Errno, mem::memfd, memfile};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -105,7 +105,7 @@ impl Conn {
         let mut buf = [0u8; MAX_FRAME];
         let bytes = match socket::recv(self.fd.as_fd(), &mut buf, false) {
             Err(Errno::AGAIN) => return None,
-            Err(Errno(libc::EMSGSIZE)) => &[][..],
+            Err(Errno::MSGSIZE) => &[][..],
             Ok(r) if r.len > 0 => buf.get(..r.len).unwrap_or_default(),
             _ => {
                 self.gone = true;
@@ -124,8 +124,8 @@ impl Conn {
     pub fn make_page(&mut self, generation: u64) -> Result<(), Errno> {
         let fd = memfd(c"libsmc-control", control::LEN as u64)?;
         let map = Mapping::shared(fd.as_fd(), 0, control::LEN, mem::RW)?;
-        map.advise(0, control::LEN, libc::MADV_DONTFORK)?;
-        mem::seal(fd.as_fd(), libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL)?;
+        map.advise(0, control::LEN, mem::DONTFORK)?;
+        mem::seal(fd.as_fd(), mem::SEAL_SHRINK | mem::SEAL_GROW | memfile::SEAL_SEAL)?;
         self.page = Some(Page { map, fd: Some(fd) });
         if let Some(c) = self.control() {
             c.init(generation);

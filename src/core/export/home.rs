@@ -4,16 +4,16 @@ use super::CallerMemory;
 use crate::base::addr::round_up_page;
 use crate::base::{Error, PAGE, Result, Status};
 use crate::link::{Access, MemoryKind};
-use crate::sys::errno::{Errno, retry, syscall};
+use crate::sys::Errno;
 use crate::sys::freeze::Freeze;
 use crate::sys::mem::{self, Mapping};
-use crate::sys::procfs;
+use crate::sys::{memfile, procfs};
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Bytes copied between two calls of the beat.
 const CHUNK: usize = 64 << 20;
-const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+const SEALS: i32 = mem::SEAL_SHRINK | mem::SEAL_GROW | memfile::SEAL_SEAL;
 
 /// One file with a second mapping of it, through which it is filled before, and wiped after its time.
 struct File {
@@ -47,7 +47,7 @@ impl Home {
         let file = File::new(len)?;
         let map =
             Mapping::shared(file.fd.as_fd(), 0, len, mem::RW).map_err(|e| fail(Status::NO_RESOURCES, "mmap", e))?;
-        map.advise(0, len, libc::MADV_DONTFORK).map_err(|e| fail(Status::SYSTEM, "MADV_DONTFORK", e))?;
+        map.advise(0, len, mem::DONTFORK).map_err(|e| fail(Status::SYSTEM, "MADV_DONTFORK", e))?;
         let read_only = access == Access::ReadOnly;
         file.seal(read_only)?;
         let base = map.forget().0 as usize;
@@ -92,7 +92,7 @@ impl Home {
         // Not /proc/self: that shows the descriptors of the main thread.
         let path =
             CString::new(format!("/proc/thread-self/fd/{}", self.file.fd.as_raw_fd())).map_err(|_| Errno::NOENT)?;
-        procfs::open(&path, libc::O_RDONLY)
+        procfs::open_read(&path)
     }
 
     /// Moves the bytes to a new file at the same address and wipes the old one. Clients must have been stopped before.
@@ -146,18 +146,17 @@ impl Home {
     fn back_to_private(&self, beat: &mut dyn FnMut()) -> std::result::Result<(), Errno> {
         let private = Mapping::anonymous(self.len, mem::RW)?;
         if self.kind == MemoryKind::Pinned {
-            let _ = mlock(private.addr(), self.len);
+            // SAFETY: a mapping made a line above.
+            let _ = unsafe { memfile::lock(private.addr(), self.len) };
         }
         // SAFETY: this thread stores only into `private` while the range is frozen; else as promised in Memory::at.
         let freeze = unsafe { Freeze::new(self.base, self.len, false) }.ok();
-        for (from, len) in segments(self.file.fd.as_fd(), self.len) {
+        for (from, len) in memfile::segments(self.file.fd.as_fd(), self.len) {
             copy_chunks(private.ptr().wrapping_add(from), (self.base + from) as *const u8, len, beat);
         }
-        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         let (from, _) = private.forget();
         // SAFETY: moves our fresh mapping over the home's own range.
-        let moved =
-            unsafe { syscall(libc::SYS_mremap, [from as usize, self.len, self.len, flags as usize, self.base, 0]) };
+        let moved = unsafe { memfile::move_over(from as usize, self.len, self.base) };
         if moved.is_ok()
             && let Some(f) = freeze
         {
@@ -168,26 +167,25 @@ impl Home {
 
     /// Page-locked memory stays page-locked on its new pages, as far as the limits allow.
     fn lock_pages(&mut self) {
-        if self.kind == MemoryKind::Pinned && mlock(self.base, self.len).is_err() {
+        // SAFETY: the home's own range.
+        if self.kind == MemoryKind::Pinned && unsafe { memfile::lock(self.base, self.len) }.is_err() {
             self.kind = MemoryKind::System;
         }
     }
 
     fn dont_fork(&self) {
         // SAFETY: the home's own range; only fork children are concerned.
-        let _ = unsafe { syscall(libc::SYS_madvise, [self.base, self.len, libc::MADV_DONTFORK as usize, 0, 0, 0]) };
+        let _ = unsafe { mem::advise(self.base, self.len, mem::DONTFORK) };
     }
 }
 
 impl File {
     fn new(len: usize) -> Result<File> {
         let fd = mem::memfd(c"libsmc-home", len as u64).map_err(|e| fail(Status::NO_RESOURCES, "memfd_create", e))?;
-        // SAFETY: fchmod touches no memory.
-        unsafe { syscall(libc::SYS_fchmod, [fd.as_raw_fd() as usize, 0o600, 0, 0, 0, 0]) }
-            .map_err(|e| fail(Status::SYSTEM, "fchmod", e))?;
+        memfile::set_mode(fd.as_fd(), 0o600).map_err(|e| fail(Status::SYSTEM, "fchmod", e))?;
         let alias = Mapping::shared(fd.as_fd(), 0, len, mem::RW).map_err(|e| fail(Status::NO_RESOURCES, "mmap", e))?;
-        alias.advise(0, len, libc::MADV_DONTFORK).map_err(|e| fail(Status::SYSTEM, "MADV_DONTFORK", e))?;
-        let _ = alias.advise(0, len, libc::MADV_DONTDUMP);
+        alias.advise(0, len, mem::DONTFORK).map_err(|e| fail(Status::SYSTEM, "MADV_DONTFORK", e))?;
+        let _ = alias.advise(0, len, mem::DONTDUMP);
         Ok(File { fd, alias })
     }
 
@@ -201,13 +199,12 @@ impl File {
 
     /// Gets the pages now, so that a lack of memory is an error here and not a SIGBUS in the copy.
     fn reserve(&self, from: usize, len: usize) -> Result<()> {
-        // SAFETY: allocates blocks of a file only we hold.
-        let r = retry(|| unsafe { syscall(libc::SYS_fallocate, [self.fd.as_raw_fd() as usize, 0, from, len, 0, 0]) });
-        r.map(drop).map_err(|e| fail(Status::NO_RESOURCES, "no memory for the copy", e))
+        memfile::reserve(self.fd.as_fd(), from, len)
+            .map_err(|e| fail(Status::NO_RESOURCES, "no memory for the copy", e))
     }
 
     fn fill_from_file(&self, old: &File, len: usize, beat: &mut dyn FnMut()) -> Result<()> {
-        for (from, n) in segments(old.fd.as_fd(), len) {
+        for (from, n) in memfile::segments(old.fd.as_fd(), len) {
             self.reserve(from, n)?;
             copy_chunks(self.alias.ptr().wrapping_add(from), old.alias.ptr().wrapping_add(from), n, beat);
         }
@@ -235,7 +232,7 @@ impl File {
     /// # Safety
     /// The range is the caller's to replace.
     unsafe fn place(&self, addr: usize, len: usize) -> Result<()> {
-        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        let flags = mem::MAP_SHARED | mem::MAP_FIXED;
         // SAFETY: passed on to the caller.
         let r = unsafe { mem::mmap(addr, len, mem::RW, flags, self.fd.as_raw_fd(), 0) };
         r.map(drop).map_err(|e| fail(Status::NO_RESOURCES, "mmap", e))
@@ -247,7 +244,7 @@ impl File {
         if !read_only && mem::punch_hole(self.fd.as_fd(), 0, len as u64).is_ok() {
             return;
         }
-        for (from, n) in segments(self.fd.as_fd(), len) {
+        for (from, n) in memfile::segments(self.fd.as_fd(), len) {
             for at in (from..from + n).step_by(CHUNK) {
                 // SAFETY: inside the alias; nobody here relies on the old file's content.
                 unsafe { std::ptr::write_bytes(self.alias.ptr().wrapping_add(at), 0, CHUNK.min(from + n - at)) };
@@ -270,25 +267,6 @@ fn copy_chunks(dst: *mut u8, src: *const u8, len: usize, beat: &mut dyn FnMut())
 fn is_zero_page(p: *const u8) -> bool {
     // SAFETY: the caller passes a mapped, readable page; it is frozen or quiet during the call.
     unsafe { std::slice::from_raw_parts(p.cast::<u64>(), PAGE / 8) }.iter().all(|w| *w == 0)
-}
-
-fn mlock(addr: usize, len: usize) -> std::result::Result<(), Errno> {
-    // SAFETY: locks pages of a mapping we own; no content changes.
-    unsafe { syscall(libc::SYS_mlock, [addr, len, 0, 0, 0, 0]) }.map(drop)
-}
-
-/// The parts of a memory file that have pages, as (offset, length).
-fn segments(fd: BorrowedFd<'_>, len: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
-    let seek = move |from: usize, whence: i32| {
-        // SAFETY: lseek touches no memory; nobody uses the file's position.
-        unsafe { syscall(libc::SYS_lseek, [fd.as_raw_fd() as usize, from, whence as usize, 0, 0, 0]) }
-    };
-    let mut at = 0;
-    std::iter::from_fn(move || {
-        let start = seek(at, libc::SEEK_DATA).ok().filter(|s| *s < len)?;
-        at = seek(start, libc::SEEK_HOLE).unwrap_or(len).min(len);
-        Some((start, at - start))
-    })
 }
 
 /// What the caller's memory is; an error when it cannot be exported in place.
@@ -339,7 +317,8 @@ mod tests {
         let fd = mem::memfd(c"x", 4 * PAGE as u64).unwrap();
         let s = Mapping::shared(fd.as_fd(), 0, PAGE, mem::RW).unwrap();
         assert_eq!(classify(s.addr(), PAGE).unwrap_err().status, Status::NOT_SUPPORTED);
-        if mlock(m.addr(), PAGE).is_ok() {
+        // SAFETY: the test's own mapping.
+        if unsafe { memfile::lock(m.addr(), PAGE) }.is_ok() {
             assert_eq!(classify(m.addr(), PAGE).unwrap(), MemoryKind::Pinned);
         }
     }
@@ -347,12 +326,15 @@ mod tests {
     #[test]
     fn segments_skip_holes() {
         let fd = mem::memfd(c"x", 16 * PAGE as u64).unwrap();
-        assert_eq!(segments(fd.as_fd(), 16 * PAGE).count(), 0);
+        assert_eq!(memfile::segments(fd.as_fd(), 16 * PAGE).count(), 0);
         let m = Mapping::shared(fd.as_fd(), 0, 16 * PAGE, mem::RW).unwrap();
         for p in [2, 3, 9] {
             // SAFETY: inside the mapping.
             unsafe { m.ptr().wrapping_add(p * PAGE).write(1) };
         }
-        assert_eq!(segments(fd.as_fd(), 16 * PAGE).collect::<Vec<_>>(), [(2 * PAGE, 2 * PAGE), (9 * PAGE, PAGE)]);
+        assert_eq!(
+            memfile::segments(fd.as_fd(), 16 * PAGE).collect::<Vec<_>>(),
+            [(2 * PAGE, 2 * PAGE), (9 * PAGE, PAGE)]
+        );
     }
 }

@@ -14,7 +14,7 @@ use crate::link::mgmt::{self, Message, RegionDesc};
 use crate::sys::clock::now;
 use crate::sys::poll::{PollFd, poll};
 use crate::sys::thread::Wake;
-use crate::sys::{Errno, errno, socket};
+use crate::sys::{Errno, process, socket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
@@ -84,8 +84,7 @@ pub(super) struct Service {
 
 impl Service {
     pub fn new(registry: Arc<Registry>, rx: Receiver<Command>, wake: Wake) -> Service {
-        // SAFETY: geteuid touches no memory and cannot fail.
-        let me = unsafe { errno::syscall(libc::SYS_geteuid, [0; 6]) }.unwrap_or(0) as u32;
+        let me = process::euid();
         Service { registry, rx, wake, exports: Vec::new(), conns: Vec::new(), next_id: 1, me, beat: 1, accept_after: 0 }
     }
 
@@ -153,7 +152,7 @@ impl Service {
     fn export(&mut self, name: String, memory: Memory, options: ExportOptions) -> Result<Arc<Shared>> {
         let attempt = || format!("export \"{name}\"");
         let listener = match socket::listen(&address(&name), 128) {
-            Err(Errno(libc::EADDRINUSE)) => {
+            Err(Errno::ADDRINUSE) => {
                 return Err(Error::of(Status::EXISTS, attempt()).remedy("see `smc ls` for who has it"));
             }
             r => r.map_err(|e| Error::new(Status::SYSTEM, attempt(), format!("listen: {e}")))?,
@@ -215,7 +214,7 @@ impl Service {
             for _ in 0..ACCEPTS {
                 let fd = match socket::accept(host.listener.as_fd()) {
                     Ok(fd) => fd,
-                    Err(Errno(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS)) => {
+                    Err(e) if e.is_exhaustion() => {
                         self.accept_after = now() + PAUSE_NS;
                         break;
                     }

@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn heat_counts_consecutive_epochs_and_keeps_the_state() {
         let t = PageTable::new(2);
-        let mut epoch = |dirty: bool| {
+        let epoch = |dirty: bool| {
             t.new_epoch(0, 2);
             if dirty { t.heat_up(1) } else { 0 }
         };

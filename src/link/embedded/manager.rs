@@ -41,8 +41,7 @@ const BUSY_MS: u64 = 2;
 
 impl Manager {
     pub fn new(table: Arc<Table>, trusted: &[u32]) -> Manager {
-        // SAFETY: geteuid touches no memory and cannot fail.
-        let me = unsafe { crate::sys::errno::syscall(libc::SYS_geteuid, [0; 6]) }.unwrap_or(0) as u32;
+        let me = crate::sys::process::euid();
         let mut trusted = trusted.to_vec();
         trusted.extend([0, me]);
         Manager { table, trusted, thread: Mutex::new(None) }

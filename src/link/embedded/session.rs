@@ -7,8 +7,8 @@ use crate::link::mgmt::{self, MAX_FRAME, Message, RegionDesc};
 use crate::link::{Access, Opened, RegionInfo, RegionKey};
 use crate::sys::clock::{Deadline, now};
 use crate::sys::mem::{self, Mapping};
-use crate::sys::{Errno, socket};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use crate::sys::{Errno, memfile, socket};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::Sender;
 
@@ -94,7 +94,7 @@ impl Session {
     fn try_connect(&mut self, trusted: &dyn Fn(u32) -> bool) -> Outcome {
         let fd = match socket::connect(&self.address) {
             Err(Errno::AGAIN) => return Ok(()),
-            Err(Errno(libc::ECONNREFUSED)) => {
+            Err(Errno::CONNREFUSED) => {
                 let e = self.error(Status::NOT_FOUND, "no process on this host exports that name");
                 return Err(e.remedy("start the exporter first, or look for the name with `smc ls`"));
             }
@@ -117,7 +117,7 @@ impl Session {
         let Some(fd) = &self.fd else { return Ok(()) };
         match socket::send(fd.as_fd(), &mgmt::encode(m), &[]) {
             // He has closed; what he said before that (why he refuses) is still to be read, and then the end.
-            Ok(()) | Err(Errno(libc::EPIPE | libc::ECONNRESET)) => Ok(()),
+            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
             Err(e) => Err(self.error(Status::PEER_DEAD, format!("send: {e}"))),
         }
     }
@@ -152,8 +152,8 @@ impl Session {
             let result = match socket::recv(fd.as_fd(), &mut buf, true) {
                 Err(Errno::AGAIN) => return,
                 // Said once, when he closed without reading all we sent; his last words come after it.
-                Err(Errno(libc::ECONNRESET)) => continue,
-                Err(Errno(libc::EMSGSIZE | libc::EPROTO)) => Err(self.error(Status::PROTOCOL, "oversized message")),
+                Err(Errno::CONNRESET) => continue,
+                Err(Errno::MSGSIZE | Errno::PROTO) => Err(self.error(Status::PROTOCOL, "oversized message")),
                 Err(e) => Err(self.error(Status::PEER_DEAD, format!("receive: {e}"))),
                 Ok(r) if r.len == 0 => Err(self.error(Status::PEER_DEAD, "the exporter has closed the connection")),
                 Ok(r) => match mgmt::decode(buf.get(..r.len).unwrap_or_default()) {
@@ -247,16 +247,15 @@ impl Session {
     fn map(&self, fd: &OwnedFd, len: u64, prot: i32) -> Result<Mapping, Error> {
         let bytes = usize::try_from(len).ok().filter(|n| *n <= isize::MAX as usize);
         let bytes = bytes.ok_or_else(|| self.error(Status::PROTOCOL, "a length beyond the address space"))?;
-        let (seals, size) = (mem_seals(fd), mem_size(fd));
-        if seals.is_none_or(|s| s & libc::F_SEAL_SHRINK == 0) || size.is_none_or(|s| s < len) {
+        let (seals, size) = (memfile::seals(fd.as_fd()), memfile::size(fd.as_fd()));
+        if seals.is_none_or(|s| s & mem::SEAL_SHRINK == 0) || size.is_none_or(|s| s < len) {
             return Err(self.error(Status::PROTOCOL, "memory that is not sealed against shrinking"));
         }
         let map = Mapping::shared(fd.as_fd(), 0, bytes, prot)
             .map_err(|e| self.error(Status::NO_RESOURCES, format!("mmap: {e}")))?;
-        map.advise(0, bytes, libc::MADV_DONTFORK)
-            .map_err(|e| self.error(Status::SYSTEM, format!("MADV_DONTFORK: {e}")))?;
+        map.advise(0, bytes, mem::DONTFORK).map_err(|e| self.error(Status::SYSTEM, format!("MADV_DONTFORK: {e}")))?;
         // Only a nicety: a core dump shall not hold other people's memory.
-        let _ = map.advise(0, bytes, libc::MADV_DONTDUMP);
+        let _ = map.advise(0, bytes, mem::DONTDUMP);
         Ok(map)
     }
 
@@ -313,20 +312,4 @@ impl Session {
         self.fd = None;
         self.done = true;
     }
-}
-
-fn mem_seals(fd: &OwnedFd) -> Option<i32> {
-    // SAFETY: F_GET_SEALS touches no memory.
-    let r = unsafe {
-        crate::sys::errno::syscall(libc::SYS_fcntl, [fd.as_raw_fd() as usize, libc::F_GET_SEALS as usize, 0, 0, 0, 0])
-    };
-    r.ok().map(|s| s as i32)
-}
-
-fn mem_size(fd: &OwnedFd) -> Option<u64> {
-    // SAFETY: lseek touches no memory; nobody uses the file's position.
-    let r = unsafe {
-        crate::sys::errno::syscall(libc::SYS_lseek, [fd.as_raw_fd() as usize, 0, libc::SEEK_END as usize, 0, 0, 0])
-    };
-    r.ok().map(|s| s as u64)
 }

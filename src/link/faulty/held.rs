@@ -11,6 +11,18 @@ fn overlap(a: (HomeOff, usize), b: (HomeOff, usize)) -> bool {
     a.0.0 < b.0.plus(b.1).0 && b.0.0 < a.0.plus(a.1).0
 }
 
+/// The write that must come before `pick`: the first in the chain of overlapping earlier ones, or `pick` itself.
+fn first_of(all: &[(HomeOff, Vec<u8>)], mut pick: usize) -> usize {
+    while let Some((off, bytes)) = all.get(pick) {
+        let before = all.iter().take(pick).position(|e| overlap((e.0, e.1.len()), (*off, bytes.len())));
+        match before {
+            Some(earlier) => pick = earlier,
+            None => break,
+        }
+    }
+    pick
+}
+
 impl Held {
     pub(super) fn new() -> Held {
         Held(Mutex::default())
@@ -37,15 +49,62 @@ impl Held {
     pub(super) fn release(&self, mut put: impl FnMut(HomeOff, &[u8]) -> Status) -> Status {
         let _signals = SignalsBlocked::new();
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(last) = all.len().checked_sub(1) {
-            let same = |l: &(HomeOff, Vec<u8>)| all.iter().position(|e| overlap((e.0, e.1.len()), (l.0, l.1.len())));
-            let pick = all.get(last).and_then(same).unwrap_or(last);
-            let (off, bytes) = all.remove(pick);
-            let s = put(off, &bytes);
+        while let Some(pick) = all.len().checked_sub(1).map(|last| first_of(&all, last)) {
+            let Some((off, bytes)) = all.get(pick) else { break };
+            let s = put(*off, bytes);
             if !s.is_ok() {
                 return s;
             }
+            all.remove(pick);
         }
         Status::OK
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A chain: the last overlaps the second only, the second overlaps the first. The first comes first all the same.
+    #[test]
+    fn overlapping_writes_keep_their_order() {
+        let held = Held::new();
+        let keep = |off: u64, value: u8, len: usize| {
+            let bytes = vec![value; len];
+            // SAFETY: the buffer is live for the call.
+            unsafe { held.keep(&WriteOp { src: bytes.as_ptr(), len, off: HomeOff(off) }, true) };
+        };
+        keep(10, 1, 6);
+        keep(12, 2, 9);
+        keep(18, 3, 3);
+        keep(100, 4, 1);
+        let mut home = [0u8; 128];
+        let mut order = Vec::new();
+        let s = held.release(|off, bytes| {
+            let at = off.0 as usize;
+            home[at..at + bytes.len()].copy_from_slice(bytes);
+            order.push(bytes[0]);
+            Status::OK
+        });
+        assert_eq!((s, order), (Status::OK, vec![4, 1, 2, 3]), "what is alone overtakes, what overlaps does not");
+        assert_eq!((home[11], home[15], home[17], home[20]), (1, 2, 2, 3));
+    }
+
+    /// A write that could not be delivered stays for the next fence.
+    #[test]
+    fn a_failed_delivery_is_kept() {
+        let held = Held::new();
+        // SAFETY: the buffer is live for the call.
+        unsafe { held.keep(&WriteOp { src: [7u8].as_ptr(), len: 1, off: HomeOff(3) }, true) };
+        assert_eq!(held.release(|_, _| Status::LINK_DOWN), Status::LINK_DOWN);
+        let mut got = None;
+        assert_eq!(
+            held.release(|off, b| {
+                got = Some((off, b.to_vec()));
+                Status::OK
+            }),
+            Status::OK
+        );
+        assert_eq!(got, Some((HomeOff(3), vec![7])));
     }
 }

@@ -14,6 +14,7 @@ cases!(CASES, "paging",
     read_windows: Quick, 60;
     untouched_pages: Quick, 60;
     invalidate: Quick, 60;
+    invalidate_what_was_released: Quick, 60;
     prefetched_then_stale: Quick, 60;
     barrier_and_flush: Quick, 60;
     mark_dirty: Quick, 60;
@@ -65,8 +66,12 @@ fn own_stores_survive(b: &Bench) {
         }
         r.release();
         r.home_is(2 * PAGE, 99);
-        let (six, want) = (r.home.bytes(2 * PAGE + 132, 2), if p == Policy::Byte { [6, 5] } else { [0, 5] });
-        assert_eq!(six, want, "{}", r.tag);
+        let got = r.home.bytes(2 * PAGE + 132, 2);
+        match p {
+            Policy::Byte => assert_eq!(got, [6, 5], "{}: both writers' bytes", r.tag),
+            Policy::Line => assert_eq!(got, [0, 5], "{}: the line as its writer has it", r.tag),
+            Policy::Page => assert_eq!(got[1], 5, "{}", r.tag),
+        }
     });
 }
 
@@ -171,6 +176,25 @@ fn invalidate(b: &Bench) {
         assert_eq!(r.region.invalidate(0, 0), Status::OK, "{}: clean after a release", r.tag);
         r.loads(PAGE, 6);
     });
+}
+
+/// What was released is clean, however often and in whatever company it was written before.
+fn invalidate_what_was_released(b: &Bench) {
+    for pages in [1, 3, 16] {
+        b.each(16 * PAGE, |home, p| {
+            let r = b.rig(home, policy(p));
+            for round in 1..40 {
+                (0..pages).for_each(|i| r.store(i * PAGE + 8, round));
+                r.release();
+                // Under the page policy nobody else writes the page.
+                let theirs = if p == Policy::Page { 0 } else { round };
+                (0..pages).for_each(|i| r.home.set(i * PAGE + 16, theirs));
+                assert_eq!(r.region.invalidate(0, 0), Status::OK, "{}: {pages} pages, round {round}", r.tag);
+                (0..pages).for_each(|i| r.loads(i * PAGE + 8, round));
+                (0..pages).for_each(|i| r.loads(i * PAGE + 16, theirs));
+            }
+        });
+    }
 }
 
 /// A page brought by prefetch or by a read window, first looked at after an acquire, shows the new value.

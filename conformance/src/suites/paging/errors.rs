@@ -23,7 +23,9 @@ cases!(CASES, "paging",
     release_after_failed_background: Normal, 60;
     unfenced_stores_stay_in_sight: Normal, 60;
     revoked: Quick, 60;
+    revoked_by_the_exporter: Quick, 60;
     status_is_announced: Quick, 60;
+    unmap_in_a_callback: Quick, 30;
 );
 
 const ERROR: u64 = u64::MAX;
@@ -252,6 +254,23 @@ fn revoked(b: &Bench) {
     assert_eq!(r.unmap(), Status::REVOKED, "{}: what was lost is said", r.tag);
 }
 
+/// The exporter takes its memory back: what is here stays readable, nothing new arrives, nothing is written any more.
+fn revoked_by_the_exporter(b: &Bench) {
+    for p in POLICIES {
+        let r = b.rig(Home::embedded(64 * PAGE, 0).numbered(), policy(p));
+        r.loads(0, 1);
+        r.store(8, 5);
+        r.home.revoke();
+        let start = Instant::now();
+        r.loads(40 * PAGE, ERROR);
+        assert!(start.elapsed() < Duration::from_secs(2), "{}: it waited for what does not come back", r.tag);
+        assert_eq!(r.region.release(0, 0), Status::REVOKED, "{}", r.tag);
+        r.loads(8, 5);
+        r.home_is(8, 0);
+        assert_eq!(r.region.status(), Status::REVOKED, "{}", r.tag);
+    }
+}
+
 fn status_is_announced(b: &Bench) {
     let (r, valve) = valved(b, 64, MapOptions { on_error: OnError::Value, ..policy(Policy::Byte) });
     let seen = Arc::new(AtomicBool::new(false));
@@ -268,4 +287,32 @@ fn status_is_announced(b: &Bench) {
     assert_eq!(ready.ok(), Some([true]), "{}: the event descriptor", r.tag);
     r.region.on_status(None);
     store(r.v, 1);
+}
+
+/// The status callback may call the region, even take a view away.
+fn unmap_in_a_callback(b: &Bench) {
+    let (r, valve) = valved(b, 64, MapOptions { on_error: OnError::Value, wait_ms: 500, ..policy(Policy::Byte) });
+    let w = r.region.map_view(0, false, 0, 4 * PAGE, true).expect("a second view");
+    store(w, 7);
+    let (done, told, region) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)), r.region.clone());
+    let (say, once) = (done.clone(), told);
+    r.region.on_status(Some(Box::new(move |_, _| {
+        if !once.swap(true, SeqCst) {
+            let _ = region.unmap_view(w, 4 * PAGE);
+            say.store(true, SeqCst);
+        }
+    })));
+    valve.set(Status::LINK_DOWN);
+    r.loads(40 * PAGE, ERROR);
+    let start = Instant::now();
+    while !done.load(SeqCst) {
+        assert!(start.elapsed().as_secs() < 10, "{}: the callback does not return", r.tag);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(!smc_engine::core::views::any_in(w, 4 * PAGE), "{}: the view is still there", r.tag);
+    // The callback holds the region; without this it would keep itself alive.
+    r.region.on_status(None);
+    valve.set(Status::OK);
+    r.release();
+    r.home_is(0, 7);
 }

@@ -1,7 +1,7 @@
 //! Many threads, two processes, signals: nothing is lost and nobody hangs.
 
 use crate::cases;
-use crate::rig::node::{Ask, Child, Node};
+use crate::rig::node::{Ask, Node};
 use crate::rig::{Bench, Home, POLICIES, load, load8, policy, store};
 use smc_engine::base::{PAGE, Status};
 use smc_engine::core::options::{MapOptions, Policy};
@@ -16,7 +16,7 @@ cases!(CASES, "paging",
     alarms_inside_release: Normal, 30;
     page_in_storm: Normal, 120;
     two_writers_alternate: Quick, 60;
-    two_processes_alternate: Quick, 60;
+    two_processes_alternate: Quick, 60, children 1;
 );
 
 /// All threads touch the same absent page at once, again and again: every one returns with the right bytes.
@@ -45,7 +45,19 @@ fn many_threads_one_page(b: &Bench) {
     }
     assert_eq!(r.home.link.stats().fetch_bytes.get(), (pages * PAGE) as u64, "{}: each page once", r.tag);
     println!("{}: slowest {} us", r.tag, slowest.load(SeqCst));
+    let before = cpu_time();
+    std::thread::sleep(Duration::from_millis(300));
+    let spent = cpu_time() - before;
+    assert!(spent < Duration::from_millis(60), "{}: the idle library used {spent:?} of 300 ms", r.tag);
     assert!(slowest.load(SeqCst) < 2_000_000, "{}: a thread waited for two seconds", r.tag);
+}
+
+/// Processor time of this process.
+fn cpu_time() -> Duration {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: t is a valid out pointer.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut t) };
+    Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
 }
 
 /// Eight threads count, each in words of its own on shared pages, while others release, acquire and evict.
@@ -279,7 +291,7 @@ fn alternate(b: &Bench, home: Home) {
 }
 
 fn two_processes_alternate(b: &Bench) {
-    let child = Child::fork(b.backend);
+    let child = &b.children[0];
     let home = Home::embedded(BOTH, 0);
     let own = Node::new(b.backend, &home, policy(Policy::Byte));
     child.map(&home.region, BOTH, Policy::Byte);

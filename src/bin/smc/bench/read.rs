@@ -6,7 +6,7 @@ use super::report::{Report, Samples, Target};
 use super::rig::{Home, buffer, policy, time};
 use smc_engine::base::Result;
 use smc_engine::base::config::Backend;
-use smc_engine::core::options::Policy;
+use smc_engine::core::options::{MapOptions, Policy};
 
 /// Runs the suite.
 pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
@@ -15,13 +15,18 @@ pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
     let home = Home::new(len, None)?;
     let buf = buffer(len)?;
     let cases = [
-        ("read.sequential", Policy::Page, Some(Backend::Sigbus), 0.60),
-        ("read.sequential.byte", Policy::Byte, Some(Backend::Sigbus), 0.50),
-        ("read.sequential.thread", Policy::Page, Some(Backend::Thread), 0.0),
-        ("read.sequential.thread.byte", Policy::Byte, Some(Backend::Thread), 0.0),
+        ("read.sequential", Policy::Page, Backend::Sigbus, 0, 0.60),
+        ("read.sequential.byte", Policy::Byte, Backend::Sigbus, 0, 0.50),
+        ("read.sequential.ahead", Policy::Page, Backend::Sigbus, 1024, 0.0),
+        ("read.sequential.ahead.byte", Policy::Byte, Backend::Sigbus, 1024, 0.0),
+        ("read.sequential.thread", Policy::Page, Backend::Thread, 0, 0.0),
+        ("read.sequential.thread.byte", Policy::Byte, Backend::Thread, 0, 0.0),
     ];
-    for (name, pol, backend, least) in cases {
-        let rig = home.map(backend, policy(pol))?;
+    for (name, pol, backend, readahead, least) in cases {
+        if smc_engine::core::selftest::try_backend(backend).outcome.is_err() {
+            continue;
+        }
+        let rig = home.map(Some(backend), MapOptions { readahead, ..policy(pol) })?;
         let (mut ours, mut base) = (Vec::new(), Vec::new());
         for _ in 0..rounds {
             let mut sums = (0, 0);
