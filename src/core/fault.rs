@@ -10,7 +10,6 @@ use super::views::View;
 use crate::base::Status;
 use crate::base::addr::{PAGE, PageRange};
 use crate::sys::clock::{Deadline, nap};
-use crate::sys::mem;
 use crate::sys::sync::SignalsBlocked;
 
 /// How a fault ended.
@@ -201,14 +200,13 @@ impl Region {
 
     fn fetch_once(&self, run: PageRange, deadline: Deadline) -> Status {
         let len = self.valid_run(run);
-        let to = self.landing(run.start);
-        // SAFETY: the run lies inside A and T, and FETCHING makes this thread their only user.
-        let s = unsafe { self.link.fetch(self.key, self.off(run.start), to, len, deadline) };
-        if s.is_ok() && self.t_page(run.start).is_some() {
-            // SAFETY: as above; T was filled by the fetch.
-            unsafe { mem::copy_streaming(self.a_page(run.start), to, len) };
+        let (own, off) = (self.a_page(run.start), self.off(run.start));
+        match self.t_page(run.start) {
+            // SAFETY: the run lies inside A and T, and FETCHING makes this thread their only user.
+            Some(twin) => unsafe { self.link.fetch_pair(self.key, off, [twin, own], len, deadline) },
+            // SAFETY: as above.
+            None => unsafe { self.link.fetch(self.key, off, own, len, deadline) },
         }
-        s
     }
 
     /// Shows a fetched run: all clean, except the faulting page of a store, which would fault again at once.

@@ -238,11 +238,6 @@ impl Region {
         self.t.as_ref().map(|t| t.ptr().wrapping_add(page * PAGE))
     }
 
-    /// Where fetched bytes land first.
-    pub(super) fn landing(&self, page: usize) -> *mut u8 {
-        self.t_page(page).unwrap_or_else(|| self.a_page(page))
-    }
-
     /// Gives the local memory of hidden pages back that this thread holds. A pinned region keeps it: devices know it.
     pub(super) fn give_back(&self, r: PageRange) {
         if self.budget == usize::MAX || r.is_empty() {

@@ -33,6 +33,7 @@ pub mod mgmt;
 use crate::base::stats::LinkStats;
 use crate::base::{Error, HomeOff, Status};
 use crate::sys::clock::Deadline;
+use crate::sys::mem::copy_streaming;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -193,6 +194,29 @@ pub trait Link: Send + Sync {
     /// # Safety
     /// `[dst, dst + len)` is valid for writes and nobody depends on its content during the call.
     unsafe fn fetch(&self, key: RegionKey, off: HomeOff, dst: *mut u8, len: usize, deadline: Deadline) -> Status;
+
+    /// As [`Link::fetch`], into two places that then hold the same bytes. Links that copy with the processor read the
+    /// home once; the others fetch and copy.
+    ///
+    /// # Safety
+    /// As for [`Link::fetch`], for both destinations; they do not overlap.
+    unsafe fn fetch_pair(
+        &self,
+        key: RegionKey,
+        off: HomeOff,
+        dst: [*mut u8; 2],
+        len: usize,
+        deadline: Deadline,
+    ) -> Status {
+        let [first, second] = dst;
+        // SAFETY: the caller's promise is passed on.
+        let s = unsafe { self.fetch(key, off, first, len, deadline) };
+        if s.is_ok() {
+            // SAFETY: the caller vouches for both, and the first was just filled.
+            unsafe { copy_streaming(second, first, len) };
+        }
+        s
+    }
 
     /// Copies `len` bytes at `src` to the home at `off`; they are readable there when this returns OK ("completed put").
     ///

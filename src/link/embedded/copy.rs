@@ -48,6 +48,24 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
+/// Copies `len` bytes to two places, which then hold the same bytes although the source may change meanwhile: each
+/// piece is read from it once.
+///
+/// # Safety
+/// `[src, src + len)` is readable, both destinations are writable for `len` bytes, and nothing overlaps.
+#[inline(never)]
+pub unsafe fn copy_pair(dst: [*mut u8; 2], src: *const u8, len: usize) {
+    let [first, second] = dst;
+    if len >= mem::STREAM_FROM && (first as usize | second as usize | len).is_multiple_of(64) {
+        // SAFETY: the caller vouches for the ranges; alignment and length were just checked.
+        return unsafe { mem::stream_pair(first, second, src, len) };
+    }
+    // SAFETY: the caller vouches for the ranges.
+    unsafe { copy(first, src, len) };
+    // SAFETY: as above, and the first destination was just filled.
+    unsafe { mem::copy_streaming(second, first, len) };
+}
+
 macro_rules! word {
     ($name:ident, $atomic:ty) => {
         /// # Safety

@@ -126,6 +126,24 @@ impl Link for EmbeddedLink {
         }))
     }
 
+    unsafe fn fetch_pair(
+        &self,
+        key: RegionKey,
+        off: HomeOff,
+        dst: [*mut u8; 2],
+        len: usize,
+        deadline: Deadline,
+    ) -> Status {
+        let r = ops::run(&self.table, key, (off.0, len as u64), Kind::Read, deadline, |home| {
+            // SAFETY: the home's range is mapped and pinned; the caller vouches for the destinations.
+            unsafe { copy::copy_pair(dst, home, len) }
+        });
+        status(self.count(r, |s| {
+            s.fetches.hit();
+            s.fetch_bytes.add(len as u64);
+        }))
+    }
+
     unsafe fn put(&self, key: RegionKey, off: HomeOff, src: *const u8, len: usize, deadline: Deadline) -> Status {
         let r = ops::run(&self.table, key, (off.0, len as u64), Kind::Write, deadline, |home| {
             // SAFETY: the home's range is mapped writable and pinned; the caller vouches for the source.

@@ -73,6 +73,21 @@ impl Faulty {
         self.wire.as_ref().map_or(0, |w| w.occupy(messages, bytes))
     }
 
+    /// A fetch of `len` bytes at the price of the wire; `bring` gets as many as the plan lets through.
+    fn fetch_part(&self, len: usize, bring: impl FnOnce(usize) -> Status) -> Status {
+        let back = self.charge(1, len);
+        let part = match self.fate() {
+            Fate::Fail(s) => return s,
+            Fate::Partial => len / 2,
+            _ => len,
+        };
+        let s = bring(part);
+        wait_until(back);
+        self.stats.fetches.hit();
+        self.stats.fetch_bytes.add(part as u64);
+        if part < len { Status::LINK_DOWN } else { s }
+    }
+
     /// Lets everything that was held back arrive.
     fn settle(&self, key: RegionKey) -> Status {
         self.held.release(|off, bytes| {
@@ -153,18 +168,24 @@ impl Link for Faulty {
     }
 
     unsafe fn fetch(&self, key: RegionKey, off: HomeOff, dst: *mut u8, len: usize, deadline: Deadline) -> Status {
-        let back = self.charge(1, len);
-        let part = match self.fate() {
-            Fate::Fail(s) => return s,
-            Fate::Partial => len / 2,
-            _ => len,
-        };
-        // SAFETY: the caller vouches for `len` bytes, and `part` is at most that.
-        let s = unsafe { self.inner.fetch(key, off, dst, part, deadline) };
-        wait_until(back);
-        self.stats.fetches.hit();
-        self.stats.fetch_bytes.add(part as u64);
-        if part < len { Status::LINK_DOWN } else { s }
+        self.fetch_part(len, |part| {
+            // SAFETY: the caller vouches for `len` bytes, and `part` is at most that.
+            unsafe { self.inner.fetch(key, off, dst, part, deadline) }
+        })
+    }
+
+    unsafe fn fetch_pair(
+        &self,
+        key: RegionKey,
+        off: HomeOff,
+        dst: [*mut u8; 2],
+        len: usize,
+        deadline: Deadline,
+    ) -> Status {
+        self.fetch_part(len, |part| {
+            // SAFETY: the caller vouches for `len` bytes, and `part` is at most that.
+            unsafe { self.inner.fetch_pair(key, off, dst, part, deadline) }
+        })
     }
 
     unsafe fn put(&self, key: RegionKey, off: HomeOff, src: *const u8, len: usize, deadline: Deadline) -> Status {
