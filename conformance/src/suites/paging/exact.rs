@@ -29,17 +29,8 @@ fn exact_stores(b: &Bench) {
         let mut rng = b.ctx.rng(21);
         for n in 1..=b.ctx.scale(200, 1000, 20_000) {
             let (at, value) = (rng.usize(0..8 * PAGE - 8), rng.u64(..));
-            let p = (r.v + at) as *mut u8;
-            let len = match n % 4 {
-                // SAFETY: eight bytes inside the view from `at`; nobody holds a reference into it.
-                0 => unsafe { p.write_volatile(value as u8) }.then(1),
-                // SAFETY: as above.
-                1 => unsafe { p.cast::<u16>().write_unaligned(value as u16) }.then(2),
-                // SAFETY: as above.
-                2 => unsafe { p.cast::<u32>().write_unaligned(value as u32) }.then(4),
-                // SAFETY: as above.
-                _ => unsafe { p.cast::<u64>().write_unaligned(value) }.then(8),
-            };
+            let len = 1 << (n % 4);
+            store_some(r.v + at, value, len);
             assert_eq!(r.home.bytes(at, len), value.to_le_bytes()[..len], "{}: {len} bytes at {at}", r.tag);
         }
         // Another's store to the same page is not undone by ours.
@@ -53,14 +44,18 @@ fn exact_stores(b: &Bench) {
     }
 }
 
-/// Reads as "store, then so many bytes".
-trait Then {
-    fn then(self, len: usize) -> usize;
-}
-
-impl Then for () {
-    fn then(self, len: usize) -> usize {
-        len
+/// One store of 1, 2, 4 or 8 bytes.
+fn store_some(at: usize, value: u64, len: usize) {
+    let p = at as *mut u8;
+    match len {
+        // SAFETY: callers pass an address with eight bytes of a view behind it; nobody holds a reference into it.
+        1 => unsafe { p.write_volatile(value as u8) },
+        // SAFETY: as above.
+        2 => unsafe { p.cast::<u16>().write_unaligned(value as u16) },
+        // SAFETY: as above.
+        4 => unsafe { p.cast::<u32>().write_unaligned(value as u32) },
+        // SAFETY: as above.
+        _ => unsafe { p.cast::<u64>().write_unaligned(value) },
     }
 }
 

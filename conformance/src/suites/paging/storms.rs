@@ -112,7 +112,7 @@ fn neighbours_come_and_go(b: &Bench) {
     // All fits: only the acquires drop pages. Half fits: eviction does as well.
     for limit in [1 << 30, NEAR as u64 * PAGE as u64] {
         let home = Home::loopback(NEAR * PAGE, b.ctx.seed).numbered();
-        let r = b.rig(home, MapOptions { resident_limit: limit, window: 1, ..policy(Policy::Byte) });
+        let r = b.rig(home, MapOptions { resident_limit: limit, window: 1, wait_ms: 20_000, ..policy(Policy::Byte) });
         let stop = AtomicBool::new(false);
         let slowest = std::thread::scope(|s| {
             for k in 0..2usize {
@@ -143,7 +143,7 @@ fn neighbours_come_and_go(b: &Bench) {
             (0..TOUCHERS).for_each(|t| r.home_is(page * PAGE + 64 + t * 8, rounds as u64));
         }
         println!("{} limit {limit}: slowest touch {slowest:?}", r.tag);
-        // A lost wake-up is for ever, or until the region's wait of 5 s.
-        assert!(slowest < Duration::from_secs(4), "{}: a touch took {slowest:?}", r.tag);
+        // A lost wake-up is for ever, or until the region's wait of 20 s; a busy host makes others slow.
+        assert!(slowest < Duration::from_secs(15), "{}: a touch took {slowest:?}", r.tag);
     }
 }
