@@ -19,6 +19,7 @@ use libc::c_int;
 use smc_engine::core::region::Region;
 use smc_engine::policy::posix::Mode;
 use smc_engine::sys::errno::syscall;
+use smc_engine::sys::thread::is_own;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
@@ -92,6 +93,10 @@ pub fn get(fd: c_int) -> Option<Held> {
         let file = POOL.get((n as usize).checked_sub(1)?)?;
         // An entry holds a reference, so this fails only when the entry has just been replaced.
         let Some(held) = file.hold(n) else { continue };
+        // Our own threads have descriptor tables of their own, where the number is something else.
+        if is_own() {
+            return None;
+        }
         if slot.load(Acquire) != n {
             continue;
         }

@@ -66,6 +66,11 @@ pub const VARS: &[Var] = &[
         default: "none",
         meaning: "model put around every link: `wire` or `wire,latency_ns=2000,gap_ns=10,gbps=100`; its figures are modelled",
     },
+    Var {
+        name: "LIBSMC_TRUST",
+        default: "own user and root",
+        meaning: "users whose exporters are believed too: user numbers, separated by commas",
+    },
     Var { name: "LIBSMC_LOG", default: "error", meaning: "what is written to stderr: off, error, info, debug" },
     Var { name: "LIBSMC_DISABLE", default: "unset", meaning: "1: the preloaded library passes everything through" },
 ];
@@ -92,6 +97,8 @@ pub struct Config {
     pub wait_ms: u64,
     /// Resident limit of one region in bytes; 0 = let the engine choose.
     pub resident_limit: u64,
+    /// Users whose exporters are believed, beside our own and root.
+    pub trust: Vec<u32>,
     /// Text of `LIBSMC_LINK`, parsed by the link layer.
     pub link_model: String,
     /// Verbosity.
@@ -106,6 +113,7 @@ impl Default for Config {
             backend: None,
             wait_ms: 5000,
             resident_limit: 0,
+            trust: Vec::new(),
             link_model: String::new(),
             log: LogLevel::Error,
             complaints: Vec::new(),
@@ -133,6 +141,12 @@ impl Config {
             match parse_size(&v) {
                 Some(n) if n >= 1 << 16 => c.resident_limit = n,
                 _ => c.complain("LIBSMC_RESIDENT", &v, "expected bytes, at least 64K"),
+            }
+        }
+        if let Some(v) = get("LIBSMC_TRUST").filter(|v| !v.is_empty()) {
+            match v.split(',').map(|u| u.trim().parse()).collect() {
+                Ok(users) => c.trust = users,
+                Err(_) => c.complain("LIBSMC_TRUST", &v, "expected user numbers, separated by commas"),
             }
         }
         if let Some(v) = get("LIBSMC_LINK") {
@@ -191,11 +205,14 @@ mod tests {
         let c = Config::parse(|v| match v {
             "LIBSMC_FAULT" => Some("magic".into()),
             "LIBSMC_WAIT" => Some("0".into()),
+            "LIBSMC_TRUST" => Some("1000,nobody".into()),
             _ => None,
         });
-        assert_eq!(c.backend, None);
-        assert_eq!(c.wait_ms, 5000);
-        assert_eq!(c.complaints.len(), 2);
+        assert_eq!((c.backend, c.wait_ms), (None, 5000));
+        assert!(c.trust.is_empty());
+        assert_eq!(c.complaints.len(), 3);
+        let c = Config::parse(|v| (v == "LIBSMC_TRUST").then(|| "1000, 33".into()));
+        assert_eq!(c.trust, [1000, 33]);
         let c = Config::parse(|v| (v == "LIBSMC_FAULT").then(|| "uffd-sigbus".into()));
         assert_eq!(c.backend, Some(Backend::Sigbus));
     }

@@ -37,7 +37,7 @@ fn parse(text: &str) -> Option<PeerName> {
     Some(PeerName::Net { host: host.to_owned(), port })
 }
 
-/// Makes a peer known. `address`: NULL or "local" for exporters on this host, else "HOST:PORT" or "[IPV6]:PORT" of a
+/// Makes a peer known. `address`: NULL or "local" for exporters on this host, else "HOST:PORT" (an IPv6 address in brackets) of a
 /// management port.
 ///
 /// Errors: INVALID_ARGUMENT, NOT_SUPPORTED (this version reaches exporters on the same host only), LINK_DOWN, FORKED. The

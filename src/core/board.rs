@@ -4,7 +4,7 @@
 //! region's own thread refreshes its slot at most every 200 ms, by plain stores into the mapping. A region that was
 //! closed keeps its last figures until its slot is needed again.
 //!
-//! Layout: 64-bit words, native order: a header of [`HEADER`] words, then [`SLOTS`] slots of [`WORDS`] words. The first
+//! Layout: 64-bit words, native order: a header of `HEADER` words, then `SLOTS` slots of `WORDS` words. The first
 //! word of a slot is odd while it is being written. A reader reads twice and believes a slot that was the same twice.
 
 use super::options::{Policy, Through};

@@ -255,7 +255,7 @@ pub(super) fn after_step(ctx: *mut signal::Context) -> bool {
     true
 }
 
-/// Status of a write through a descriptor under write-through: it is at the home when the call returns.
+/// Status of a write through a descriptor under exact write-through: it is at the home when the call returns OK.
 pub(super) fn finish_write(region: &Region, off: u64, len: u64) -> Status {
-    if region.opts.through == Through::Off { Status::OK } else { region.release(off, len.max(1)) }
+    if region.opts.through == Through::Exact { region.release(off, len.max(1)) } else { Status::OK }
 }

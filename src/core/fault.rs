@@ -23,8 +23,7 @@ pub enum Served {
 }
 
 impl Region {
-    /// Serves a fault at `page` of `view`. `write` tells the access; `present` that the page was shown and the store
-    /// was stopped by its protection (fault tracking).
+    /// Serves a fault at `page` of `view`. `write` tells a store from a load.
     pub(super) fn serve(&self, signals: &SignalsBlocked, view: &View, page: usize, write: bool) -> Served {
         let deadline = self.deadline();
         loop {
@@ -41,7 +40,8 @@ impl Region {
             if let Some(served) = done {
                 return served;
             }
-            if deadline.passed() && state.is_held() {
+            // Under a value policy the wait goes on: its holder has a deadline too, and its bytes are not ours to fill.
+            if deadline.passed() && state.is_held() && self.errors_are_sigbus() {
                 return self.give_up(view, page);
             }
         }
@@ -349,7 +349,7 @@ impl Region {
         Served::Bus
     }
 
-    /// Somebody holds the page beyond every limit: fail this access, leave the page to its holder.
+    /// Somebody holds the page beyond the limit: fail this access, leave the page to its holder.
     fn give_up(&self, view: &View, page: usize) -> Served {
         self.stats.fetch_errors.hit();
         if self.has_fault_thread() { self.raise(view, page) } else { Served::Bus }

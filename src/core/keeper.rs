@@ -16,6 +16,7 @@ use crate::sys::clock::{self, nap};
 use crate::sys::event::EventFd;
 use crate::sys::process::private_descriptors;
 use crate::sys::sync::{SignalsBlocked, futex_wait, futex_wake};
+use crate::sys::thread::become_own;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
@@ -107,7 +108,11 @@ impl Keeper {
     fn spawn(&self, name: &str, f: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
         // The new thread inherits the mask: no signal of the program ever runs on it.
         let _signals = SignalsBlocked::new();
-        let t = std::thread::Builder::new().name(name.into()).stack_size(256 << 10).spawn(f)?;
+        let body = || {
+            become_own();
+            f();
+        };
+        let t = std::thread::Builder::new().name(name.into()).stack_size(256 << 10).spawn(body)?;
         lock(&self.threads).push(t);
         Ok(())
     }

@@ -365,16 +365,19 @@ fn budget_pages(size: usize, limit: u64, twin: bool, unit: usize) -> usize {
 
 fn private_alias(
     m: std::result::Result<Mapping, crate::sys::Errno>,
-    populate: bool,
+    pinned: bool,
     huge: bool,
 ) -> std::result::Result<Mapping, crate::sys::Errno> {
     let m = m?;
     let _ = m.advise(0, m.len(), mem::DONTFORK);
     let _ = m.advise(0, m.len(), mem::DONTDUMP);
-    if huge {
+    if !pinned {
+        // A huge page is memory that eviction cannot give back by the page.
+        let _ = m.advise(0, m.len(), mem::NOHUGEPAGE);
+    } else if huge {
         let _ = m.advise(0, m.len(), mem::HUGEPAGE);
     }
-    if populate {
+    if pinned {
         // A kernel before 5.14 does not know it; then pages are allocated on first fetch.
         let _ = m.advise(0, m.len(), mem::POPULATE_WRITE);
     }

@@ -139,7 +139,7 @@ impl Tracker {
         }
     }
 
-    /// Hides pages: the next touch faults. A page that was dirty still shows as written to [`Tracker::collect`]
+    /// Hides pages: the next touch faults. A page that was dirty still shows as written to [`Tracker::scan`]
     /// afterwards (the kernel keeps the mark), so hiding comes first and collecting second. Async-signal-safe.
     pub fn hide(&self, view: &View, range: PageRange) -> Result<(), Errno> {
         let Some((addr, len)) = view.clip(range) else { return Ok(()) };

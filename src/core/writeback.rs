@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering::SeqCst;
 /// Pages locked at a time: bounds how long signals stay blocked (4 MiB at 100 Gb/s: 0.34 ms).
 const WINDOW_PAGES: usize = 1024;
 /// Pages of the first piece of a window: small, so that the wire starts early.
-const FIRST_PIECE: usize = 32;
+const FIRST_PIECE: usize = 64;
 /// Pages of the others.
 const PIECE: usize = 256;
 /// Messages of a piece.

@@ -128,6 +128,8 @@ pub const DONTDUMP: i32 = libc::MADV_DONTDUMP;
 pub const WIPEONFORK: i32 = libc::MADV_WIPEONFORK;
 /// Use huge pages where the kernel may.
 pub const HUGEPAGE: i32 = libc::MADV_HUGEPAGE;
+/// Never use huge pages.
+pub const NOHUGEPAGE: i32 = libc::MADV_NOHUGEPAGE;
 /// Bring all pages in now, writable.
 pub const POPULATE_WRITE: i32 = 23;
 

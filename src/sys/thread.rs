@@ -70,8 +70,7 @@ impl OwnThread {
 pub fn spawn(name: &str, body: impl FnOnce(Wake) + Send + 'static) -> Result<OwnThread, Errno> {
     let (tx, rx) = mpsc::sync_channel(1);
     let run = move || {
-        OWN.set(true);
-        block_signals();
+        become_own();
         // SAFETY: gettid touches no memory and cannot fail.
         let tid = unsafe { syscall(libc::SYS_gettid, [0; 6]) }.unwrap_or(0);
         own_table();
@@ -91,6 +90,12 @@ pub fn spawn(name: &str, body: impl FnOnce(Wake) + Send + 'static) -> Result<Own
     let join = spawned.map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::EAGAIN)))?;
     let tid = rx.recv().unwrap_or(Err(Errno(libc::EIO)))?;
     Ok(OwnThread { pid: std::process::id() as usize, tid, join })
+}
+
+/// Makes the calling thread one of our own: blocks its signals, and hooks pass its calls through unseen.
+pub fn become_own() {
+    OWN.set(true);
+    block_signals();
 }
 
 /// Blocks all signals but the two that the C library sends to its own threads: `setuid` in the application waits until

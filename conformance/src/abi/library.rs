@@ -17,7 +17,7 @@ pub fn build(profile: &str) -> Result<PathBuf, String> {
     Ok(target().join(profile).join("libsmc.so"))
 }
 
-/// The exported symbols, one a line as `TYPE NAME[@@VERSION]`, sorted. Types are nm's letters.
+/// The exported symbols, one a line as `NAME[@@VERSION]`, sorted.
 pub fn symbols(library: &Path) -> Result<String, String> {
     let out = repo::run(Command::new("nm").args(["-D", "--defined-only", "--with-symbol-versions"]).arg(library))?;
     Ok(parse_nm(&out))
@@ -25,7 +25,7 @@ pub fn symbols(library: &Path) -> Result<String, String> {
 
 fn parse_nm(out: &str) -> String {
     let mut lines: Vec<String> =
-        out.lines().filter_map(|l| l.split_once(' ')).map(|(_, rest)| format!("{rest}\n")).collect();
+        out.lines().filter_map(|l| l.split_whitespace().last()).map(|name| format!("{name}\n")).collect();
     lines.sort();
     lines.concat()
 }
@@ -86,10 +86,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nm_lines_lose_their_addresses() {
+    fn nm_lines_become_names() {
         assert_eq!(
             parse_nm("0000000000001000 T smc_map@@SMC_1.0\n0000000000002000 T malloc\n"),
-            "T malloc\nT smc_map@@SMC_1.0\n"
+            "malloc\nsmc_map@@SMC_1.0\n"
         );
     }
 

@@ -3,6 +3,7 @@
 use crate::out;
 use serde_json::json;
 use smc_engine::base::Error;
+use smc_engine::base::config::Config;
 use smc_engine::link::{self, MemoryKind, RegionInfo, embedded};
 use smc_engine::sys::clock::Deadline;
 use std::process::ExitCode;
@@ -43,7 +44,8 @@ fn row(name: &str, r: Option<&RegionInfo>) -> Vec<String> {
 }
 
 pub fn run(a: &Args) -> Result<ExitCode, Error> {
-    let known = link::connect(None, "")?.list(Deadline::in_ms(a.wait))?;
+    let known =
+        link::connect(None, &Config::parse(|v| std::env::var(v).ok()).trust, "")?.list(Deadline::in_ms(a.wait))?;
     let listening = embedded::list_local().map_err(|e| out::cannot("list exported regions", e))?;
     // Long names are listed cut, with a `~`: their exporters tell the full ones.
     let silent: Vec<String> =

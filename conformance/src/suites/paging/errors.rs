@@ -51,6 +51,8 @@ fn error_value(b: &Bench) {
         assert_eq!(r.region.release(0, 0), Status::LINK_DOWN, "{}", r.tag);
         assert_eq!(r.region.status(), Status::LINK_DOWN, "{}", r.tag);
         valve.set(Status::OK);
+        // Stores to the error value went nowhere: said once.
+        assert_eq!(r.region.release(0, 0), Status::POISONED, "{}", r.tag);
         r.release();
         r.home_is(8, 5);
         r.home_is(32 * PAGE, 33);
@@ -178,7 +180,10 @@ fn failed_writes_are_kept(b: &Bench) {
             if round % 4 > 1 {
                 assert!(r.home.bytes(0, 16 * PAGE) == model, "{}: round {round}: a store is lost", r.tag);
             } else {
-                assert_eq!(r.region.invalidate(0, 0), Status::DIRTY, "{}: round {round}", r.tag);
+                // Without a twin it is not known what a hot page holds: it may have been written back instead.
+                let s = r.region.invalidate(0, 0);
+                let allowed = s == Status::DIRTY || (p == Policy::Page && s == Status::OK);
+                assert!(allowed, "{}: round {round}: {s}", r.tag);
                 assert!(r.bytes(0, 16 * PAGE) == model, "{}: round {round}: own stores changed", r.tag);
             }
         }

@@ -81,7 +81,7 @@ fn remedy(b: Backend) -> &'static str {
             "sysctl -w vm.unprivileged_userfaultfd=1, or chmod 666 /dev/userfaultfd; in a container also permit the system call userfaultfd"
         }
         Backend::Sigbus => "a kernel of 6.7 or later that permits the system call userfaultfd",
-        Backend::Sync => "a kernel of 5.19 or later that permits the system call userfaultfd",
+        Backend::Sync => "a kernel of 6.4 or later that permits the system call userfaultfd",
         Backend::Mprotect => "report it with the output of `smc doctor --json`",
     }
 }

@@ -77,10 +77,8 @@ fn kernel() -> Row {
     let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
     let (verdict, meaning) = match version {
         v if v >= (6, 7) => (Verdict::Ok, "has everything: asynchronous write-protection and page scans"),
-        v if v >= (5, 19) => {
-            (Verdict::Warn, "before 6.7: the first store to each page costs a fault that is delivered")
-        }
-        _ => (Verdict::Warn, "before 5.19: only the back end mprotect"),
+        v if v >= (6, 4) => (Verdict::Warn, "before 6.7: the first store to each page costs a fault that is delivered"),
+        _ => (Verdict::Warn, "before 6.4: only the back end mprotect"),
     };
     Row::new(name, verdict, release, meaning).remedy("a kernel of 6.7 or later")
 }
