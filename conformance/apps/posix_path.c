@@ -77,6 +77,11 @@ static void transfers(void) {
     CHECK(preadv(fd, v, 3, 0) == 11 && memcmp(b, "he", 2) == 0 && memcmp(b + 20, "llo World", 9) == 0);
     CHECK(lseek(fd, 0, SEEK_SET) == 0 && writev(fd, v, 3) == 11 && lseek(fd, 0, SEEK_CUR) == 11);
     CHECK(lseek(fd, 0, SEEK_SET) == 0 && readv(fd, v, 3) == 11);
+    CHECK(preadv2(fd, v, 3, 0, 0) == 11 && lseek(fd, 0, SEEK_SET) == 0 && preadv2(fd, v, 3, -1, RWF_HIPRI) == 11);
+    CHECK(lseek(fd, 0, SEEK_CUR) == 11 && pwritev2(fd, v, 3, 0, 0) == 11 && lseek(fd, 0, SEEK_CUR) == 11);
+    CHECK(lseek(fd, 0, SEEK_SET) == 0 && pwritev2(fd, v, 3, -1, 0) == 11 && lseek(fd, 0, SEEK_CUR) == 11);
+    FAILS(pwritev2(fd, v, 3, 0, RWF_APPEND), EOPNOTSUPP);
+    FAILS(preadv2(fd, v, 3, -2, 0), EINVAL);
     FAILS(readv(fd, v, -1), EINVAL);
     FAILS(pread(fd, b, 1, -1), EINVAL);
     CHECK(lseek(fd, -3, SEEK_END) == (off_t)size - 3);
@@ -192,6 +197,10 @@ static void buffers(void) {
     struct iovec v[2] = {{m + 32768, 4}, {m + 40960, 4}};
     CHECK(write(pipes[1], "12345678", 8) == 8 && readv(pipes[0], v, 2) == 8 && memcmp(m + 40960, "5678", 4) == 0);
     CHECK(writev(pipes[1], v, 2) == 8 && read(pipes[0], b, 8) == 8 && memcmp(b, "12345678", 8) == 0);
+    struct iovec w[2] = {{m + 81920 - 1, 4}, {m + 90112, 4}};
+    CHECK(write(pipes[1], "abcdefgh", 8) == 8 && preadv2(pipes[0], w, 2, -1, 0) == 8 && memcmp(m + 90112, "efgh", 4) == 0);
+    w[1].iov_base = m + 98304;
+    CHECK(pwritev2(pipes[1], w, 2, -1, 0) == 8 && read(pipes[0], b, 8) == 8 && memcmp(b, "abcd\0\0\0\0", 8) == 0);
     CHECK(send(socks[0], m + 49152, 4096, 0) == 4096 && recv(socks[1], m + 57344 - 4, 4096, 0) == 4096);
     CHECK(sendto(socks[0], "dgram", 5, 0, NULL, 0) == 5 && recvfrom(socks[1], m + 65536 - 2, 5, 0, NULL, NULL) == 5 && memcmp(m + 65536 - 2, "dgram", 5) == 0);
     char tmp[] = "/tmp/smc-buffers-XXXXXX";

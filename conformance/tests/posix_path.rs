@@ -195,6 +195,80 @@ fn a_descriptor_that_bypasses_the_hooks_never_reads_zeros() {
     assert!(text(&out.stderr).contains("No such file"), "{out:?}");
 }
 
+const MEMMAP_WRITER: &str = r#"
+import os, sys, numpy as np
+a = np.memmap(sys.argv[1], dtype=np.uint8, mode="r+", shape=(int(sys.argv[2]),))
+n = 16 * 4096
+# Pages no load has brought: the kernel meets them first, in a read and in a write.
+r, w = os.pipe()
+os.write(w, b"from the pipe")
+assert os.readv(r, [memoryview(a)[5 * n + 4090 : 5 * n + 4103]]) == 13
+assert os.write(w, memoryview(a)[7 * n : 7 * n + 6000]) == 6000
+assert os.read(r, 6000) == bytes(a[7 * n : 7 * n + 6000])
+with open(sys.argv[3], "rb") as f:
+    f.seek(9 * n)
+    assert os.preadv(f.fileno(), [memoryview(a)[9 * n - 100 : 9 * n]], 0) == 100
+a[11 * n : 11 * n + 9000 : 2] ^= 0xFF
+a.view(np.uint64)[12 * n // 8] = 1 << 40
+a.flush()
+"#;
+
+const MEMMAP_READER: &str = r#"
+import sys, numpy as np
+a = np.memmap(sys.argv[1], dtype=np.uint8, mode="r")
+want = np.fromfile(sys.argv[3], dtype=np.uint8)
+n = 16 * 4096
+want[5 * n + 4090 : 5 * n + 4103] = np.frombuffer(b"from the pipe", np.uint8)
+want[9 * n - 100 : 9 * n] = want[:100]
+want[11 * n : 11 * n + 9000 : 2] ^= 0xFF
+want.view(np.uint64)[12 * n // 8] = 1 << 40
+bad = np.flatnonzero(a != want)
+assert bad.size == 0, bad[:10]
+c = np.memmap(sys.argv[1], dtype=np.uint8, mode="c")
+c[:10] = 1
+assert (a[:10] == want[:10]).all()
+print(int(a.sum()) == int(want.sum(dtype=np.uint64)))
+"#;
+
+/// dd, cmp and numpy on every back end: also those where a system call on an absent page must be tried again.
+#[test]
+fn common_programs_work_on_every_back_end() {
+    let numpy = output(limited("/usr/bin/python3", &["-c", "import numpy"])).status.success();
+    if !numpy {
+        eprintln!("skipped in part: /usr/bin/python3 has no numpy");
+    }
+    for backend in ["thread", "sigbus", "sync", "mprotect"] {
+        let Some(e) = Exporter::start() else { return };
+        let on = |program: &str, args: &[&str]| {
+            let mut c = preloaded(program, args);
+            c.env("LIBSMC_FAULT", backend);
+            c
+        };
+        let (p, size) = (e.path(), SIZE.to_string());
+        let probe = output(on("stat", &[&p]));
+        if !probe.status.success() {
+            eprintln!("skipped: back end {backend:?} does not work here: {}", text(&probe.stderr));
+            continue;
+        }
+        let file = target().join("apps").join(format!("{}.{backend}", e.name));
+        std::fs::create_dir_all(target().join("apps")).expect("make target/apps");
+        let data: Vec<u8> = (0..SIZE as u32).map(|i| (i.wrapping_mul(2_246_822_519) >> 11) as u8).collect();
+        std::fs::write(&file, &data).expect("write the pattern");
+        let f = file.to_str().expect("UTF-8");
+        good(on("dd", &[&format!("if={f}"), &format!("of={p}"), "bs=37k", "conv=notrunc", "status=none"]));
+        good(on("cmp", &[&p, f]));
+        good(on("sh", &["-c", &format!("dd if={p} bs=64k status=none | cmp - {f}")]));
+        if numpy {
+            good(on("/usr/bin/python3", &["-c", MEMMAP_WRITER, &p, &size, f]));
+            // The control: cmp sees that something changed, and where first.
+            let out = output(on("cmp", &[&p, f]));
+            assert_eq!(out.status.code(), Some(1), "{backend}: {out:?}");
+            assert_eq!(good(on("/usr/bin/python3", &["-c", MEMMAP_READER, &p, &size, f])), "True\n", "{backend}");
+        }
+        std::fs::remove_file(&file).expect("clean up");
+    }
+}
+
 #[test]
 fn descriptors_that_the_library_closes_on_its_own_threads_are_not_ours() {
     let program = app("own_descriptors", &[]);

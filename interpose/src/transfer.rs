@@ -79,6 +79,28 @@ fn served<const WRITE: bool, const LIST: bool, const AT: usize>(hook: &'static H
         .map(|r| r as usize)
 }
 
+/// preadv2 and pwritev2: a place of -1 is the file offset. Of the flags only RWF_HIPRI, which asks for nothing here, is
+/// taken: EOPNOTSUPP for the others, as file systems answer.
+fn served_with_flags<const WRITE: bool>(hook: &'static Hook, f: &mut Frame) -> Option<usize> {
+    if f.arg::<4, c_int>() & !libc::RWF_HIPRI != 0 {
+        return refused(hook, f.arg::<0, c_int>()).map(|r| r as usize);
+    }
+    if f.arg::<3, i64>() == -1 { served::<WRITE, true, 0>(hook, f) } else { served::<WRITE, true, 3>(hook, f) }
+}
+
+/// EOPNOTSUPP on a `/smc/` descriptor.
+#[cold]
+#[inline(never)]
+fn refused(hook: &Hook, fd: c_int) -> Option<ssize_t> {
+    let before = errno();
+    let file = files::get(fd);
+    if !handled(posix::file_call(file.is_some())) {
+        return None;
+    }
+    hook.hits.hit();
+    Some(answer(before, Err(CErr(libc::EOPNOTSUPP))))
+}
+
 fn absent<const WRITE: bool, const LIST: bool>(_: &'static Hook, f: &mut Frame) -> bool {
     // SAFETY: as above.
     unsafe { brought_in(way(WRITE), buffers(f, LIST), f.errno as c_int) }
@@ -120,6 +142,10 @@ crate::blocking::blocking! {
     Buffers required preadv64, active, -1 => served::<false, true, 3>, absent::<false, true>;
     Buffers required pwritev, active, -1 => served::<true, true, 3>, absent::<true, true>;
     Buffers required pwritev64, active, -1 => served::<true, true, 3>, absent::<true, true>;
+    Buffers required preadv2, active, -1 => served_with_flags::<false>, absent::<false, true>;
+    Buffers required preadv64v2, active, -1 => served_with_flags::<false>, absent::<false, true>;
+    Buffers required pwritev2, active, -1 => served_with_flags::<true>, absent::<true, true>;
+    Buffers required pwritev64v2, active, -1 => served_with_flags::<true>, absent::<true, true>;
     Buffers optional __read_chk, active, -1 => served_checked::<0, 3>, absent::<false, false>;
     Buffers optional __pread_chk, active, -1 => served_checked::<3, 4>, absent::<false, false>;
     Buffers optional __pread64_chk, active, -1 => served_checked::<3, 4>, absent::<false, false>;

@@ -5,6 +5,7 @@
 
 pub mod home;
 pub mod node;
+pub mod setting;
 pub mod valve;
 
 pub use home::Home;

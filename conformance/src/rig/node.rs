@@ -6,6 +6,7 @@
 use super::{Home, load, open, store};
 use smc_engine::base::config::Backend;
 use smc_engine::base::{PAGE, Status};
+use smc_engine::core::export::{ExportOptions, Exporter, Memory};
 use smc_engine::core::options::{MapOptions, Policy, Through};
 use smc_engine::core::region::Region;
 use smc_engine::link::embedded::EmbeddedLink;
@@ -97,6 +98,7 @@ const NAME_WORDS: usize = 32;
 
 const OPEN: u64 = 100;
 const END: u64 = 101;
+const EXPORT: u64 = 102;
 
 fn number(ask: Ask) -> (u64, [u64; 3]) {
     match ask {
@@ -134,6 +136,19 @@ pub struct Child {
     pid: i32,
 }
 
+fn write_name(mail: &Mapping, name: &str) {
+    let bytes: Vec<u8> = name.bytes().chain(std::iter::repeat(0)).take(NAME_WORDS * 8).collect();
+    for (i, w) in bytes.chunks(8).enumerate() {
+        word(mail, NAME + i).store(u64::from_le_bytes(w.try_into().expect("8 bytes")), SeqCst);
+    }
+}
+
+fn read_name(mail: &Mapping) -> String {
+    let bytes: Vec<u8> = (0..NAME_WORDS).flat_map(|i| word(mail, NAME + i).load(SeqCst).to_le_bytes()).collect();
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
 fn word(mail: &Mapping, i: usize) -> &AtomicU64 {
     // SAFETY: the mapping is a page, page aligned, shared and only used atomically; i is below 512.
     unsafe { AtomicU64::from_ptr(mail.ptr().cast::<u64>().wrapping_add(i)) }
@@ -160,11 +175,27 @@ impl Child {
 
     /// Maps an exported region in the child, with this policy.
     pub fn map(&self, region: &str, len: usize, policy: Policy) {
-        let bytes: Vec<u8> = region.bytes().chain(std::iter::repeat(0)).take(NAME_WORDS * 8).collect();
-        for (i, w) in bytes.chunks(8).enumerate() {
-            word(&self.mail, NAME + i).store(u64::from_le_bytes(w.try_into().expect("8 bytes")), SeqCst);
-        }
+        write_name(&self.mail, region);
         self.request(OPEN, [len as u64, policy as u64, 0]);
+    }
+
+    /// The same in exact write-through mode.
+    pub fn map_exact(&self, region: &str, len: usize) {
+        write_name(&self.mail, region);
+        self.request(OPEN, [len as u64, Policy::Byte as u64, Through::Exact as u64]);
+    }
+
+    /// Exports zeros from the child, for as long as it lives.
+    pub fn export(&self, len: usize) -> Home {
+        write_name(&self.mail, &super::home::fresh_name());
+        assert_eq!(self.request(EXPORT, [len as u64, 0, 0]), 0, "the child cannot export");
+        foreign_home(&self.mail, len)
+    }
+
+    /// Ends the process at once, as a crash does.
+    pub fn kill(&self) {
+        // SAFETY: our own child, not reaped before this is dropped.
+        unsafe { libc::kill(self.pid, libc::SIGKILL) };
     }
 
     /// Lets the child do it.
@@ -208,6 +239,7 @@ fn wait(done: impl Fn() -> bool) {
 /// The child's loop.
 fn serve(mail: &Mapping, backend: Backend) {
     let mut node: Option<Node> = None;
+    let mut exports = Vec::new();
     loop {
         wait(|| word(mail, REQUEST).load(SeqCst) != 0);
         let args = [0, 1, 2].map(|i| word(mail, ARGS + i).load(SeqCst));
@@ -219,8 +251,18 @@ fn serve(mail: &Mapping, backend: Backend) {
                 drop(node.take());
                 let home = foreign_home(mail, args[0] as usize);
                 let policies = super::POLICIES.into_iter().find(|p| *p as u64 == args[1]);
-                node = Some(Node::new(backend, &home, super::policy(policies.unwrap_or(Policy::Byte))));
+                let exact = args[2] == Through::Exact as u64;
+                let opts = MapOptions {
+                    through: if exact { Through::Exact } else { Through::Off },
+                    ..super::policy(policies.unwrap_or(Policy::Byte))
+                };
+                node = Some(Node::new(backend, &home, opts));
                 0
+            }
+            EXPORT => {
+                let memory = Memory::New(args[0] as usize);
+                let export = Exporter::get().and_then(|e| e.export(&read_name(mail), memory, ExportOptions::default()));
+                u64::from(export.map(|e| exports.push(e)).is_err())
             }
             _ => match (meaning(n, args), &node) {
                 (Some(ask), Some(node)) => node.ask(ask),
@@ -234,9 +276,7 @@ fn serve(mail: &Mapping, backend: Backend) {
 
 /// The exported home as the child reaches it: by the link alone.
 fn foreign_home(mail: &Mapping, len: usize) -> Home {
-    let bytes: Vec<u8> = (0..NAME_WORDS).flat_map(|i| word(mail, NAME + i).load(SeqCst).to_le_bytes()).collect();
-    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
-    let name = String::from_utf8_lossy(&bytes[..end]).into_owned();
+    let name = read_name(mail);
     let link: Arc<dyn Link> = Arc::new(EmbeddedLink::connect_local());
     let seen = link.list(Deadline::in_ms(5000)).expect("a list of exports");
     assert!(seen.iter().any(|r| r.name == name), "{name} is not exported");

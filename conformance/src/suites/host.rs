@@ -2,9 +2,11 @@
 //!
 //! Each row runs in a child process that has given its rights up.
 
+use crate::rig::setting::{self, Changed};
 use crate::runner::{Case, Cost, Ctx, Need, Verdict};
 use smc_engine::base::config::Backend;
 use smc_engine::core::selftest;
+use std::ffi::CStr;
 use std::io::Read;
 use std::os::fd::FromRawFd;
 
@@ -23,8 +25,31 @@ pub const CASES: &[Case] = &[
     Case::new("host_nobody_enosys", |_| row(&[Loss::Root, Loss::Userfaultfd(libc::ENOSYS)], |s| without(s, "ENOSYS")))
         .needs(&[Need::Root])
         .cost(Cost::Quick),
+    Case::new("host_nobody_where_all_may", |_| with_sysctl("1", &[Loss::Root], full))
+        .needs(&[Need::Root])
+        .cost(Cost::Quick),
+    Case::new("host_nobody_where_nobody_may", |_| with_sysctl("0", &[Loss::Root], nobody))
+        .needs(&[Need::Root])
+        .cost(Cost::Quick),
+    Case::new("host_no_device", |_| row(&[Loss::Device], full)).needs(&[Need::Root]).cost(Cost::Quick),
+    Case::new("host_no_device_eperm", |_| {
+        row(&[Loss::Device, Loss::Userfaultfd(libc::EPERM)], |s| without(s, "EPERM"))
+    })
+    .needs(&[Need::Root])
+    .cost(Cost::Quick),
+    Case::new("host_closed_device", |_| row(&[Loss::OpenDevice], full)).needs(&[Need::Root]).cost(Cost::Quick),
+    Case::new("host_closed_device_eperm", closed_device).needs(&[Need::Root]).cost(Cost::Quick),
+    Case::new("host_nobody_with_device", |_| row(&[Loss::DeviceForAll, Loss::Root], full))
+        .needs(&[Need::Root])
+        .cost(Cost::Quick),
+    Case::new("host_memfd_noexec_0", |_| row(&[Loss::MemfdNoexec("0")], any)).needs(&[Need::Root]).cost(Cost::Quick),
+    Case::new("host_memfd_noexec_1", |_| row(&[Loss::MemfdNoexec("1")], any)).needs(&[Need::Root]).cost(Cost::Quick),
+    Case::new("host_memfd_noexec_2", |_| row(&[Loss::MemfdNoexec("2")], any)).needs(&[Need::Root]).cost(Cost::Quick),
     Case::new("host_every_back_end_says_why", every).cost(Cost::Quick),
 ];
+
+/// Who may have all of userfaultfd.
+const SYSCTL: &str = "/proc/sys/vm/unprivileged_userfaultfd";
 
 /// What the child gives up.
 #[derive(Clone, Copy)]
@@ -35,6 +60,14 @@ enum Loss {
     Dumpable,
     /// The system call answers this.
     Userfaultfd(i32),
+    /// /dev/userfaultfd is not there.
+    Device,
+    /// /dev/userfaultfd is there, and even root may not open it.
+    OpenDevice,
+    /// No loss: /dev/userfaultfd is there and everyone may open it.
+    DeviceForAll,
+    /// vm.memfd_noexec, of a process namespace of its own.
+    MemfdNoexec(&'static str),
 }
 
 /// What the child found: the name of the back end in use, then a line for each one tried.
@@ -51,13 +84,47 @@ impl Seen {
 }
 
 fn row(losses: &[Loss], judge: fn(&Seen) -> Result<(), String>) -> Verdict {
+    // What is judged depends on it.
+    let _held = setting::hold(SYSCTL);
+    row_as_it_is(losses, judge)
+}
+
+/// The row where the sysctl has this value.
+fn with_sysctl(value: &str, losses: &[Loss], judge: fn(&Seen) -> Result<(), String>) -> Verdict {
+    match Changed::to(SYSCTL, value) {
+        Ok(_changed) => row_as_it_is(losses, judge),
+        Err(e) => Verdict::Skip(format!("cannot set {SYSCTL}: {e}")),
+    }
+}
+
+fn row_as_it_is(losses: &[Loss], judge: fn(&Seen) -> Result<(), String>) -> Verdict {
     match in_child(losses) {
         Ok(seen) => {
             println!("uses {}\n{}", seen.used, seen.tried.join("\n"));
             judge(&seen).map_err(|e| format!("{e}; uses {}; {}", seen.used, seen.tried.join("; "))).into()
         }
+        Err(e) if e.starts_with("skip") => Verdict::Skip(e),
         Err(e) => Verdict::Fail(e),
     }
+}
+
+/// All of userfaultfd by one way or another.
+fn full(seen: &Seen) -> Result<(), String> {
+    match seen.used.as_str() {
+        "thread" => any(seen),
+        _ => Err("expected thread".into()),
+    }
+}
+
+/// The system call is refused and the device too: the reason names both answers.
+fn closed_device(_: &mut Ctx) -> Verdict {
+    row(&[Loss::OpenDevice, Loss::Userfaultfd(libc::EPERM)], |s| {
+        without(s, "EPERM")?;
+        match s.why(Backend::Thread).contains("EACCES") {
+            true => Ok(()),
+            false => Err("the device's EACCES is not named".into()),
+        }
+    })
 }
 
 /// Some back end works, and each one before it has a reason.
@@ -72,7 +139,7 @@ fn any(seen: &Seen) -> Result<(), String> {
 }
 
 fn full_mode_for_all() -> bool {
-    let sysctl = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
+    let sysctl = std::fs::read_to_string(SYSCTL).unwrap_or_default();
     sysctl.trim() == "1" || std::fs::metadata("/dev/userfaultfd").is_ok_and(|m| open_to_all(&m))
 }
 
@@ -134,13 +201,19 @@ fn in_child(losses: &[Loss]) -> Result<Seen, String> {
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
         return Err("no pipe".into());
     }
+    if losses.iter().any(|l| matches!(l, Loss::MemfdNoexec(_))) {
+        // SAFETY: flags only; it concerns the child made next.
+        if unsafe { libc::unshare(libc::CLONE_NEWPID) } != 0 {
+            return Err("skip: no process namespace can be made here".into());
+        }
+    }
     // SAFETY: this process has one thread.
     let pid = unsafe { libc::fork() };
     // SAFETY: each process takes one end of its own copy.
     let [from, to] = ends.map(|fd| unsafe { std::fs::File::from_raw_fd(fd) });
     if pid == 0 {
         drop(from);
-        let text = lose(losses).map_or_else(|e| format!("cannot set up: {e}"), |()| said());
+        let text = lose(losses).map_or_else(|e| e, |()| said());
         let _ = std::io::Write::write_all(&mut &to, text.as_bytes());
         // SAFETY: ends the child without running what the parent registered.
         unsafe { libc::_exit(0) };
@@ -156,7 +229,11 @@ fn in_child(losses: &[Loss]) -> Result<Seen, String> {
     }
     let mut lines = text.lines().map(str::to_string);
     let used = lines.next().ok_or("the self-test said nothing")?;
-    if used.starts_with("cannot") { Err(used) } else { Ok(Seen { used, tried: lines.collect() }) }
+    if used.starts_with("cannot") || used.starts_with("skip") {
+        Err(used)
+    } else {
+        Ok(Seen { used, tried: lines.collect() })
+    }
 }
 
 fn said() -> String {
@@ -184,12 +261,58 @@ fn lose(losses: &[Loss]) -> Result<(), String> {
             // SAFETY: as above.
             Loss::Dumpable => unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) },
             Loss::Userfaultfd(errno) => refuse_userfaultfd(errno),
+            Loss::Device | Loss::OpenDevice | Loss::DeviceForAll | Loss::MemfdNoexec(_) => {
+                own_mounts(*loss).map_err(|e| format!("skip: {e}"))?;
+                0
+            }
         };
         if done != 0 {
-            return Err(std::io::Error::last_os_error().to_string());
+            return Err(format!("cannot set up: {}", std::io::Error::last_os_error()));
         }
     }
     Ok(())
+}
+
+/// Changes what the child alone sees: the device, or a sysctl of its namespace.
+fn own_mounts(loss: Loss) -> Result<(), String> {
+    const DEVICE: &CStr = c"/dev/userfaultfd";
+    let failed = |what: &str| Err(format!("{what}: {}", std::io::Error::last_os_error()));
+    // SAFETY: flags only; the child has one thread.
+    if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
+        return failed("unshare");
+    }
+    mount(c"none", c"/", c"", libc::MS_REC | libc::MS_PRIVATE)?;
+    match loss {
+        Loss::Device => mount(c"none", c"/dev", c"tmpfs", 0),
+        Loss::OpenDevice => {
+            mount(DEVICE, DEVICE, c"", libc::MS_BIND)?;
+            mount(DEVICE, DEVICE, c"", libc::MS_BIND | libc::MS_REMOUNT | libc::MS_NODEV)
+        }
+        Loss::DeviceForAll => {
+            use std::os::unix::fs::MetadataExt;
+            let device = std::fs::metadata("/dev/userfaultfd").map_err(|e| e.to_string())?.rdev();
+            mount(c"none", c"/dev", c"tmpfs", 0)?;
+            // SAFETY: a valid path and numbers.
+            let made = unsafe { libc::mknod(DEVICE.as_ptr(), libc::S_IFCHR | 0o666, device) };
+            // SAFETY: as above; the umask may have taken bits away.
+            let opened = unsafe { libc::chmod(DEVICE.as_ptr(), 0o666) };
+            if made | opened == 0 { Ok(()) } else { failed("mknod") }
+        }
+        Loss::MemfdNoexec(value) => {
+            mount(c"proc", c"/proc", c"proc", 0)?;
+            std::fs::write("/proc/sys/vm/memfd_noexec", value).map_err(|e| format!("vm.memfd_noexec: {e}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn mount(what: &CStr, at: &CStr, kind: &CStr, flags: libc::c_ulong) -> Result<(), String> {
+    let data = std::ptr::null();
+    // SAFETY: strings that end with NUL; no data.
+    match unsafe { libc::mount(what.as_ptr(), at.as_ptr(), kind.as_ptr(), flags, data) } {
+        0 => Ok(()),
+        _ => Err(format!("mount {at:?}: {}", std::io::Error::last_os_error())),
+    }
 }
 
 /// Installs a filter under which userfaultfd(2) answers `errno`, as a container's default does.

@@ -2,7 +2,7 @@
 
 use crate::cases;
 use crate::rig::node::{Ask, Node};
-use crate::rig::{Bench, Home, POLICIES, load, load8, policy, store};
+use crate::rig::{Bench, Home, POLICIES, load, policy, store};
 use smc_engine::base::{PAGE, Status};
 use smc_engine::core::options::{MapOptions, Policy};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -14,7 +14,6 @@ cases!(CASES, "paging",
     hot_page_beside_a_reader: Normal, 60;
     map_unmap_beside_faults: Normal, 60;
     alarms_inside_release: Normal, 30;
-    page_in_storm: Normal, 120;
     two_writers_alternate: Quick, 60;
     two_processes_alternate: Quick, 60, children 1;
 );
@@ -232,28 +231,6 @@ fn alarms_inside_release(b: &Bench) {
         println!("{}: {n} rounds, {alarms} alarms", r.tag);
         assert!(alarms > 50, "{}: hardly any alarm came: the case tests nothing", r.tag);
     }
-}
-
-/// Streams a region in by 1, 8 and 64 threads; reports the rates, and asks only that none collapses.
-fn page_in_storm(b: &Bench) {
-    let pages = b.ctx.scale(1024, 8192, 262_144) as usize;
-    let mut rates = Vec::new();
-    for threads in [1, 8, 64] {
-        let r = b.pages(pages, policy(Policy::Page));
-        let (start, v, share) = (Instant::now(), r.v, pages / threads);
-        std::thread::scope(|s| {
-            for t in 0..threads {
-                s.spawn(move || {
-                    let sum: u64 = (t * share..(t + 1) * share).map(|i| u64::from(load8(v + i * PAGE))).sum();
-                    assert_eq!(sum, 0);
-                });
-            }
-        });
-        let rate = (pages * PAGE) as f64 / start.elapsed().as_secs_f64() / 1e6;
-        println!("{}: {threads} threads: {rate:.0} MB/s", r.tag);
-        rates.push(rate);
-    }
-    assert!(rates.iter().all(|x| *x > 0.0), "{}", b.backend.name());
 }
 
 const BOTH: usize = 100 * PAGE;

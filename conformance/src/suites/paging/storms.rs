@@ -1,0 +1,149 @@
+//! Much at once: many threads page in, memory is a little too small, neighbours come and go.
+
+use crate::cases;
+use crate::rig::{Bench, Home, Rig, load, load8, policy, store};
+use smc_engine::base::{PAGE, Status};
+use smc_engine::core::options::{MapOptions, Policy};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+cases!(CASES, "paging",
+    page_in_storm: Normal, 120;
+    cyclic_walk_for_long: Normal, 60;
+    neighbours_come_and_go: Normal, 120;
+);
+
+fn stream(b: &Bench, pages: usize, threads: usize) -> f64 {
+    let r = b.pages(pages, policy(Policy::Page));
+    let (start, v, share) = (Instant::now(), r.v, pages / threads);
+    std::thread::scope(|s| {
+        for t in 0..threads {
+            s.spawn(move || {
+                let sum: u64 = (t * share..(t + 1) * share).map(|i| u64::from(load8(v + i * PAGE))).sum();
+                assert_eq!(sum, 0);
+            });
+        }
+    });
+    (pages * PAGE) as f64 / start.elapsed().as_secs_f64() / 1e6
+}
+
+/// Streams a region in by 1, 8 and 64 threads; says the rates. Many threads must not be ten times slower than one.
+fn page_in_storm(b: &Bench) {
+    let pages = b.ctx.scale(1024, 8192, 262_144) as usize;
+    // What else the host does can slow one try down; a collapse is there every time.
+    let collapse = (0..3).all(|_| {
+        let [one, some, many] = [1, 8, 64].map(|threads| stream(b, pages, threads));
+        println!("{}: MB/s with 1, 8, 64 threads: {one:.0}, {some:.0}, {many:.0}", b.backend.name());
+        many * 10.0 < one
+    });
+    assert!(!collapse, "{}: 64 threads are more than ten times slower than one", b.backend.name());
+}
+
+/// Number of lines of a list of the kernel about this process, or of entries of a directory.
+fn held() -> [usize; 2] {
+    let maps = std::fs::read_to_string("/proc/self/maps").map_or(0, |t| t.lines().count());
+    let files = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    [maps, files]
+}
+
+/// Walks for a while in a circle over a tenth more than fits: the limit holds whenever looked at, nothing piles up.
+fn cyclic_walk_for_long(b: &Bench) {
+    const LIMIT: u64 = 8 << 20;
+    let pages = (LIMIT as usize / PAGE) * 11 / 10;
+    let time = Duration::from_secs(b.ctx.scale(1, 5, 60));
+    let r = b.pages(pages, MapOptions { resident_limit: LIMIT, ..policy(Policy::Page) });
+    let (stop, most) = (AtomicBool::new(false), AtomicU64::new(0));
+    let limit = r.region.local_limit().expect("a paged region");
+    let (mut laps, mut early, start) = (0u64, None, Instant::now());
+    std::thread::scope(|s| {
+        let (region, stop, most) = (&r.region, &stop, &most);
+        s.spawn(move || {
+            while !stop.load(SeqCst) {
+                most.fetch_max(region.local_bytes(), SeqCst);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        while start.elapsed() < time {
+            laps += 1;
+            for i in 0..pages {
+                assert_eq!(load(r.v + i * PAGE), laps - 1, "{}: page {i}, lap {laps}", r.tag);
+                store(r.v + i * PAGE, laps);
+            }
+            if early.is_none() && start.elapsed() > time / 4 {
+                early = Some(held());
+            }
+        }
+        stop.store(true, SeqCst);
+    });
+    let (most, late) = (most.load(SeqCst), held());
+    let rate = (laps as usize * pages * PAGE) as f64 / start.elapsed().as_secs_f64() / 1e6;
+    println!("{}: {laps} laps, {rate:.0} MB/s, at most {most} of {limit} bytes; maps, files {late:?}", r.tag);
+    assert!(most > 0 && most <= limit + limit / 10, "{}: {most} bytes of {limit}", r.tag);
+    if let Some(early) = early {
+        let grown = (0..2).any(|i| late[i] > early[i] * 5 / 4 + 32);
+        assert!(!grown, "{}: mappings and files grow: {early:?}, then {late:?}", r.tag);
+    }
+    r.release();
+    (0..pages).for_each(|i| r.home_is(i * PAGE, laps));
+}
+
+const TOUCHERS: usize = 32;
+const NEAR: usize = 96;
+
+/// One thread's rounds over every page: own words are counted, the pages' first words never change.
+fn touch(r: &Rig, t: usize, rounds: usize) -> Duration {
+    let mut slowest = Duration::ZERO;
+    for round in 0..rounds {
+        for page in 0..NEAR {
+            let (at, start) = (r.v + page * PAGE, Instant::now());
+            assert_eq!(load(at), page as u64 + 1, "{}: page {page}", r.tag);
+            let own = at + 64 + t * 8;
+            assert_eq!(load(own), round as u64, "{}: page {page}, thread {t}: a store is lost", r.tag);
+            store(own, round as u64 + 1);
+            slowest = slowest.max(start.elapsed());
+        }
+    }
+    slowest
+}
+
+/// 32 threads touch the same pages while others acquire, drop and evict these and their neighbours.
+fn neighbours_come_and_go(b: &Bench) {
+    let rounds = b.ctx.scale(3, 12, 400) as usize;
+    // All fits: only the acquires drop pages. Half fits: eviction does as well.
+    for limit in [1 << 30, NEAR as u64 * PAGE as u64] {
+        let home = Home::loopback(NEAR * PAGE, b.ctx.seed).numbered();
+        let r = b.rig(home, MapOptions { resident_limit: limit, window: 1, wait_ms: 20_000, ..policy(Policy::Byte) });
+        let stop = AtomicBool::new(false);
+        let slowest = std::thread::scope(|s| {
+            for k in 0..2usize {
+                let (r, stop) = (&r, &stop);
+                s.spawn(move || {
+                    let mut n = k;
+                    while !stop.load(SeqCst) {
+                        n += 1;
+                        let at = (n * 7 % NEAR * PAGE) as u64;
+                        let got = match n % 3 {
+                            0 => r.region.acquire(at, PAGE as u64),
+                            1 => r.region.invalidate(at, PAGE as u64),
+                            _ => r.region.release(at, PAGE as u64),
+                        };
+                        assert!(got.is_ok() || got == Status::DIRTY, "{}: {got}", r.tag);
+                    }
+                });
+            }
+            let r = &r;
+            let all: Vec<_> = (0..TOUCHERS).map(|t| s.spawn(move || touch(r, t, rounds))).collect();
+            let slowest = all.into_iter().map(|t| t.join().expect("a toucher")).max();
+            stop.store(true, SeqCst);
+            slowest.unwrap_or_default()
+        });
+        r.release();
+        for page in 0..NEAR {
+            r.home_is(page * PAGE, page as u64 + 1);
+            (0..TOUCHERS).for_each(|t| r.home_is(page * PAGE + 64 + t * 8, rounds as u64));
+        }
+        println!("{} limit {limit}: slowest touch {slowest:?}", r.tag);
+        // A lost wake-up is for ever, or until the region's wait of 20 s; a busy host makes others slow.
+        assert!(slowest < Duration::from_secs(15), "{}: a touch took {slowest:?}", r.tag);
+    }
+}
