@@ -4,7 +4,7 @@ use super::options::{MapOptions, PeerName};
 use super::region::{Parts, Region};
 use super::selftest::{self, Trial};
 use super::views;
-use crate::base::config::{Backend, Config};
+use crate::base::config::{Backend, Config, LogLevel};
 use crate::base::{Error, Result, Status};
 use crate::link::Link;
 use crate::sys::clock::Deadline;
@@ -75,15 +75,19 @@ impl Engine {
 
     /// The back end in use and why; tries them on the first call.
     pub fn choice(&self) -> &Choice {
-        self.choice.get_or_init(|| match self.config.backend {
-            Some(b) => {
-                let t = selftest::try_backend(b);
-                Choice { backend: t.outcome.is_ok().then_some(b), forced: true, trials: vec![t] }
+        self.choice.get_or_init(|| {
+            let (backend, trials) = match self.config.backend {
+                Some(b) => {
+                    let t = selftest::try_backend(b);
+                    (t.outcome.is_ok().then_some(b), vec![t])
+                }
+                None => selftest::choose(),
+            };
+            for t in &trials {
+                let found = t.outcome.as_ref().err().map_or("works", String::as_str);
+                self.info(|| format!("back end {}: {found}", t.backend.name()));
             }
-            None => {
-                let (backend, trials) = selftest::choose();
-                Choice { backend, forced: false, trials }
-            }
+            Choice { backend, forced: self.config.backend.is_some(), trials }
         })
     }
 
@@ -135,7 +139,25 @@ impl Engine {
         let backend = self.backend()?;
         let opened = link.open(name, opts.access, Deadline::in_ms(opts.wait_ms))?;
         let key = opened.key;
-        Region::new(Parts { link: link.clone(), opened, opts, backend }).inspect_err(|_| link.close(key))
+        let policy = opts.policy;
+        let region =
+            Region::new(Parts { link: link.clone(), opened, opts, backend }).inspect_err(|_| link.close(key))?;
+        self.info(|| {
+            let (bytes, backend, paged) = (region.len(), region.backend().name(), region.local_limit().is_some());
+            let kept = if paged { "paged" } else { "resident whole" };
+            format!(
+                "region \"{name}\" of {bytes} bytes over {}: back end {backend}, policy {policy:?}, {kept}",
+                link.name()
+            )
+        });
+        Ok(region)
+    }
+
+    /// A decision, for who asked to be told (`LIBSMC_LOG=info`).
+    fn info(&self, text: impl FnOnce() -> String) {
+        if self.config.log >= LogLevel::Info {
+            process::say(&text());
+        }
     }
 
     /// Fills in what the caller left to us.
