@@ -1,6 +1,7 @@
 //! Homes that the suites can look at and change past every cache.
 
 use super::Valve;
+use smc_engine::base::Status;
 use smc_engine::core::export::{Export, ExportOptions, Exporter, Memory};
 use smc_engine::link::Link;
 use smc_engine::link::embedded::EmbeddedLink;
@@ -91,7 +92,11 @@ impl Home {
     /// The exporter takes the memory away from every client. For exported homes.
     pub fn revoke(&self) {
         if let Keep::Export { export } = &*self._keep {
-            export.revoke_all("the case says so", false).expect("a revocation");
+            // Without userfaultfd the exporter cannot hold its writers still; the case vouches that none is left.
+            if let Err(e) = export.revoke_all("the case says so", false) {
+                assert_eq!(e.status, Status::BUSY, "{e}");
+                export.revoke_all("the case says so", true).expect("a revocation");
+            }
         }
     }
 

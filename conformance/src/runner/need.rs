@@ -14,6 +14,8 @@ pub enum Need {
     Program(&'static str),
     /// `/usr/bin/python3` with numpy; the distribution's, whatever else is on `PATH`.
     Numpy,
+    /// A host that lets programs have userfaultfd, at least for faults of user mode.
+    Userfaultfd,
     /// The built libsmc.so; see [`library`].
     Library,
     /// The built command line tool; see [`tool`].
@@ -39,6 +41,7 @@ impl Need {
                     .is_ok_and(|s| s.success());
                 python.then_some(()).ok_or_else(|| "needs /usr/bin/python3 with numpy (python3-numpy)".into())
             }
+            Need::Userfaultfd => userfaultfd(),
             Need::Library => library().map(drop),
             Need::Tool => tool().map(drop),
         }
@@ -66,6 +69,18 @@ fn built(var: &str, name: &str) -> Result<PathBuf, String> {
         None => std::env::current_exe().map_err(|e| e.to_string())?.with_file_name(name),
     };
     path.is_file().then(|| path.clone()).ok_or_else(|| format!("needs {} (build it, or set {var})", path.display()))
+}
+
+fn userfaultfd() -> Result<(), String> {
+    const USER_MODE_ONLY: i32 = 1;
+    // SAFETY: flags only.
+    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY) };
+    if fd < 0 {
+        return Err(format!("needs userfaultfd(2): {}", std::io::Error::last_os_error()));
+    }
+    // SAFETY: the descriptor is new and nobody else's.
+    unsafe { libc::close(fd as i32) };
+    Ok(())
 }
 
 fn find_program(name: &str) -> Option<PathBuf> {

@@ -13,9 +13,9 @@ use std::os::fd::FromRawFd;
 /// The suite.
 pub const CASES: &[Case] = &[
     Case::new("host_as_it_is", |_| row(&[], any)).cost(Cost::Quick),
-    Case::new("host_nobody", |_| row(&[Loss::Root], nobody)).needs(&[Need::Root]).cost(Cost::Quick),
+    Case::new("host_nobody", |_| row(&[Loss::Root], nobody)).needs(&[Need::Root, Need::Userfaultfd]).cost(Cost::Quick),
     Case::new("host_nobody_not_dumpable", |_| row(&[Loss::Root, Loss::Dumpable], not_dumpable))
-        .needs(&[Need::Root])
+        .needs(&[Need::Root, Need::Userfaultfd])
         .cost(Cost::Quick),
     Case::new("host_userfaultfd_eperm", |_| row(&[Loss::Userfaultfd(libc::EPERM)], any)).cost(Cost::Quick),
     Case::new("host_userfaultfd_enosys", |_| row(&[Loss::Userfaultfd(libc::ENOSYS)], any)).cost(Cost::Quick),
@@ -26,21 +26,25 @@ pub const CASES: &[Case] = &[
         .needs(&[Need::Root])
         .cost(Cost::Quick),
     Case::new("host_nobody_where_all_may", |_| with_sysctl("1", &[Loss::Root], full))
-        .needs(&[Need::Root])
+        .needs(&[Need::Root, Need::Userfaultfd])
         .cost(Cost::Quick),
     Case::new("host_nobody_where_nobody_may", |_| with_sysctl("0", &[Loss::Root], nobody))
-        .needs(&[Need::Root])
+        .needs(&[Need::Root, Need::Userfaultfd])
         .cost(Cost::Quick),
-    Case::new("host_no_device", |_| row(&[Loss::Device], full)).needs(&[Need::Root]).cost(Cost::Quick),
+    Case::new("host_no_device", |_| row(&[Loss::Device], full))
+        .needs(&[Need::Root, Need::Userfaultfd])
+        .cost(Cost::Quick),
     Case::new("host_no_device_eperm", |_| {
         row(&[Loss::Device, Loss::Userfaultfd(libc::EPERM)], |s| without(s, "EPERM"))
     })
     .needs(&[Need::Root])
     .cost(Cost::Quick),
-    Case::new("host_closed_device", |_| row(&[Loss::OpenDevice], full)).needs(&[Need::Root]).cost(Cost::Quick),
+    Case::new("host_closed_device", |_| row(&[Loss::OpenDevice], full))
+        .needs(&[Need::Root, Need::Userfaultfd])
+        .cost(Cost::Quick),
     Case::new("host_closed_device_eperm", closed_device).needs(&[Need::Root]).cost(Cost::Quick),
     Case::new("host_nobody_with_device", |_| row(&[Loss::DeviceForAll, Loss::Root], full))
-        .needs(&[Need::Root])
+        .needs(&[Need::Root, Need::Userfaultfd])
         .cost(Cost::Quick),
     Case::new("host_memfd_noexec_0", |_| row(&[Loss::MemfdNoexec("0")], any)).needs(&[Need::Root]).cost(Cost::Quick),
     Case::new("host_memfd_noexec_1", |_| row(&[Loss::MemfdNoexec("1")], any)).needs(&[Need::Root]).cost(Cost::Quick),

@@ -9,7 +9,7 @@ use smc_engine::base::config::Backend;
 use smc_engine::core::options::{MapOptions, Policy};
 
 cases!(CASES, "paging",
-    writes_before_reads: Quick, 60;
+    writes_before_reads: Normal, 60;
 );
 
 /// The same where the kernel gives huge pages to everyone.
