@@ -237,7 +237,8 @@ impl Region {
     /// region's keeper only: `out` is its own.
     pub(super) fn evict(&self, hand: usize, want: usize, out: &mut Outbox) -> (usize, usize) {
         let (mut at, mut gone, mut looked) = (hand % self.pages.len().max(1), 0, 0);
-        while gone < want && looked < self.pages.len() {
+        // Two rounds: the first may find nothing but young pages.
+        while gone < want && looked < 2 * self.pages.len() {
             let end = (at + STEP.min(want.max(16))).min(self.pages.len());
             let (next, n) = self.evict_step(PageRange { start: at, end }, out);
             gone += n;
@@ -275,7 +276,7 @@ impl Region {
 
     /// Writes the first resident run of `range` back, so that dropping it needs no network.
     fn push_run_clean(&self, range: PageRange, out: &mut Outbox, deadline: Deadline) -> Option<PageRange> {
-        let resident = |p: &usize| self.pages.state(*p) == State::Resident;
+        let resident = |p: &usize| self.pages.state(*p) == State::Resident && !self.pages.take_young(*p);
         let start = (range.start..range.end).find(resident)?;
         let end = (start..range.end).find(|p| !resident(p)).unwrap_or(range.end);
         let run = PageRange { start, end };

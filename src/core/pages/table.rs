@@ -1,8 +1,8 @@
 //! The page table of a region: applies [`super::state::next`] atomically, lets threads wait for a held page, and keeps
 //! each page's heat. Everything here is async-signal-safe after construction.
 //!
-//! One `AtomicU32` per 4 KiB page: bits 0..2 the state, bit 3 "somebody waits", bits 8..15 heat (consecutive epochs in
-//! which the page was dirty), bits 24..31 the last dirty epoch of its chunk.
+//! One `AtomicU32` per 4 KiB page: bits 0..2 the state, bit 3 "somebody waits", bit 4 "brought since the evictor came by",
+//! bits 8..15 heat (consecutive epochs in which the page was dirty), bits 24..31 the last dirty epoch of its chunk.
 
 use super::bitmap::Bitmap;
 use super::state::{Event, State, next};
@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 const STATE: u32 = 7;
 const WAITERS: u32 = 8;
+const YOUNG: u32 = 16;
 const HEAT_SHIFT: u32 = 8;
 const EPOCH_SHIFT: u32 = 24;
 const BYTE: u32 = 0xff;
@@ -91,7 +92,8 @@ impl PageTable {
             let Some(to) = next(from, event) else { return Err(from) };
             // Leaving a held state wakes the waiters, and their bit goes with it.
             let keep = if from.is_held() { !(STATE | WAITERS) } else { !STATE };
-            match w.compare_exchange_weak(old, (old & keep) | to as u32, SeqCst, SeqCst) {
+            let young = if event == Event::Fetched { YOUNG } else { 0 };
+            match w.compare_exchange_weak(old, (old & keep) | to as u32 | young, SeqCst, SeqCst) {
                 Ok(_) => {
                     self.account(p, from, to);
                     if from.is_held() && old & WAITERS != 0 {
@@ -137,6 +139,11 @@ impl PageTable {
                 r => return r,
             }
         }
+    }
+
+    /// True the first time it is asked after the page was brought: who touched it gets to use it before it goes.
+    pub fn take_young(&self, p: usize) -> bool {
+        self.words.get(p).is_some_and(|w| w.fetch_and(!YOUNG, SeqCst) & YOUNG != 0)
     }
 
     /// Starts a new epoch in every chunk that `[start, end)` touches.
@@ -252,6 +259,14 @@ mod tests {
         t.apply(700, Event::Drop).unwrap();
         assert_eq!((t.resident(), t.state(700)), (0, State::Remote));
         assert_eq!(t.lock(700, Deadline::in_ms(5)), Err(State::Remote));
+    }
+
+    #[test]
+    fn a_page_is_young_once() {
+        let t = PageTable::new(1);
+        t.begin_run(0, 1);
+        t.apply(0, Event::Fetched).unwrap();
+        assert_eq!((t.take_young(0), t.take_young(0), t.state(0)), (true, false, State::Resident));
     }
 
     #[test]
