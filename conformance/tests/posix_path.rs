@@ -276,3 +276,15 @@ fn descriptors_that_the_library_closes_on_its_own_threads_are_not_ours() {
     let said = good(preloaded(program.to_str().expect("UTF-8"), &[&a.path(), &b.path(), &c.path()]));
     assert_eq!(said, "ok\n");
 }
+
+#[test]
+fn locked_memory_and_read_only_views_on_every_back_end() {
+    let program = app("locked", &[]);
+    for backend in ["thread", "sigbus", "sync", "mprotect"] {
+        let Some(e) = Exporter::start() else { return };
+        let mut c = preloaded(program.to_str().expect("UTF-8"), &[&e.path()]);
+        c.env("LIBSMC_FAULT", backend);
+        let out = output(c);
+        assert_eq!(text(&out.stdout), "ok\n", "{backend}: {}{}", out.status, text(&out.stderr));
+    }
+}

@@ -103,7 +103,7 @@ fn map(hook: &Hook, r: Request, fd: c_int, real: impl FnOnce() -> *mut c_void) -
         }
         None => {
             if replaces(r.flags) && r.addr.is_multiple_of(PAGE) {
-                clear_views(r.addr, r.len);
+                vacate_views(r.addr, r.len);
             }
             real()
         }
@@ -133,10 +133,10 @@ fn map_region(file: &Held, r: Request) -> Result<usize, CErr> {
     };
     match posix::map_call(ask)? {
         MapPlan::View { write, len } => {
-            if replaces(r.flags) {
-                clear_views(r.addr, len);
-            }
             CErr::ok(region.acquire(ask.off, len as u64))?;
+            if replaces(r.flags) {
+                vacate_views(r.addr, len);
+            }
             let at = region.map_view(r.addr, replaces(r.flags), ask.off, len, write)?;
             let misplaced = r.flags & MAP_FIXED_NOREPLACE != 0 && at != r.addr;
             if misplaced || !views::add(at, len, ask.off, &region) {
@@ -156,7 +156,7 @@ fn map_region(file: &Held, r: Request) -> Result<usize, CErr> {
 /// A private copy of region bytes.
 fn snapshot(region: &smc_engine::core::region::Region, r: Request, off: u64, len: usize) -> Result<usize, CErr> {
     if replaces(r.flags) {
-        clear_views(r.addr, len);
+        vacate_views(r.addr, len);
     }
     let place = r.flags & (libc::MAP_FIXED | MAP_FIXED_NOREPLACE);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | place;
@@ -170,6 +170,13 @@ fn snapshot(region: &smc_engine::core::region::Region, r: Request, off: u64, len
         return Err(status.into());
     }
     Ok(at)
+}
+
+/// Takes all views out of a range that is replaced at once; nobody else's mapping comes between.
+fn vacate_views(addr: usize, len: usize) {
+    while let Some(p) = views::take(addr, len) {
+        let _ = p.region.vacate_view(p.addr, p.len);
+    }
 }
 
 /// Takes all views out of a range. What could not be released is reported by the engine; the range goes all the same.
@@ -220,7 +227,7 @@ fn remap(
     let (Some(old), Some(new)) = (round_up_page(old), round_up_page(new)) else { return real() };
     if views::first(addr, old.max(1)).is_none() {
         if flags & libc::MREMAP_FIXED != 0 && to.is_multiple_of(PAGE) {
-            clear_views(to, new);
+            vacate_views(to, new);
         }
         return real();
     }

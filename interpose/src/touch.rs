@@ -9,6 +9,7 @@
 use libc::iovec;
 use smc_engine::base::PAGE;
 use smc_engine::core::engine::Engine;
+use smc_engine::core::views;
 
 /// What the kernel will do with a buffer.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,26 +22,36 @@ pub enum Use {
 
 /// As [`touch`], for calls that have not failed: a buffer of which neither end is in a view costs two look-ups.
 pub fn touch_early(start: usize, len: usize, how: Use) -> bool {
-    let Some(engine) = Engine::running().filter(|_| len != 0) else { return false };
-    let ends = engine.find(start).is_some() || engine.find(start.saturating_add(len - 1)).is_some();
-    ends && touch(start, len, how)
+    if len == 0 || Engine::running().is_none() {
+        return false;
+    }
+    (views::access(start).is_some() || views::access(start.saturating_add(len - 1)).is_some()) && touch(start, len, how)
 }
 
-/// Brings in the pages of `[start, start + len)` that belong to views; true when there were any.
+/// Brings in the pages of `[start, start + len)` that belong to views; true when there were any. Pages of a read-only view
+/// are not stored to: the call gets its EFAULT, as from any read-only mapping. Takes no lock and gives nothing up: it may
+/// run in a signal handler of the program.
 pub fn touch(start: usize, len: usize, how: Use) -> bool {
-    let Some(engine) = Engine::running() else { return false };
+    if Engine::running().is_none() {
+        return false;
+    }
     let Some(end) = start.checked_add(len) else { return false };
     let mut any = false;
     let mut at = start;
     while at < end {
-        if engine.find(at).is_some() {
-            any = true;
-            let p = at as *mut u8;
-            match how {
-                // SAFETY: the engine knows the byte as part of a live view, where a load is always served.
-                Use::Source => drop(unsafe { p.read_volatile() }),
-                Use::Target => store_nothing(p),
+        let p = at as *mut u8;
+        match (views::access(at), how) {
+            (None, _) => {}
+            (Some(_), Use::Source) => {
+                any = true;
+                // SAFETY: the byte is part of a live view, where a load is always served.
+                let _ = unsafe { p.read_volatile() };
             }
+            (Some(writable), Use::Target) if writable => {
+                any = true;
+                store_nothing(p);
+            }
+            (Some(_), Use::Target) => return false,
         }
         at = (at & !(PAGE - 1)).saturating_add(PAGE);
     }

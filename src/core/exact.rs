@@ -11,7 +11,7 @@
 use super::emulate::{self, Memory, Outcome};
 use super::fault::Served;
 use super::options::Through;
-use super::pages::Event;
+use super::pages::{Event, State};
 use super::region::Region;
 use super::views::{self, View};
 use crate::base::addr::{PAGE, PageRange};
@@ -127,7 +127,7 @@ impl Region {
                 self.stats.stores_emulated.hit();
                 Served::Retry
             }
-            Outcome::Step(_) => self.begin_step(view, page, &mut frame, deadline),
+            Outcome::Step(_) => self.begin_step(signals, view, page, &mut frame, deadline),
         }
     }
 
@@ -186,26 +186,56 @@ impl Region {
         self.pages.dirty.set(page);
     }
 
-    /// Opens the page for one instruction of this thread.
-    fn begin_step(&self, view: &View, page: usize, frame: &mut Frame, deadline: Deadline) -> Served {
-        let tid = process::tid();
-        let Some(slot) = claim_stepper(tid, deadline) else { return Served::Bus };
+    /// Opens the page for one instruction of this thread. Marked as written first, so that whoever drops or releases the
+    /// page meanwhile finds the store.
+    fn begin_step(
+        &self,
+        signals: &SignalsBlocked,
+        view: &View,
+        page: usize,
+        frame: &mut Frame,
+        deadline: Deadline,
+    ) -> Served {
+        let Some(slot) = claim_stepper(process::tid(), deadline) else { return Served::Bus };
         let addr = view.addr_of(page);
-        if !slot.opened.iter().any(|o| o.compare_exchange(0, addr, SeqCst, SeqCst).is_ok()) {
+        let noted = |o: &AtomicUsize| o.compare_exchange(0, addr, SeqCst, SeqCst).is_ok() || o.load(SeqCst) == addr;
+        if !slot.opened.iter().any(noted) {
             return Served::Bus;
         }
-        self.stats.stores_stepped.hit();
-        let _ = self.tracker.unprotect(view, PageRange { start: page, end: page + 1 });
+        let this = PageRange { start: page, end: page + 1 };
+        if self.pages.lock(page, deadline).is_ok() {
+            self.stats.stores_stepped.hit();
+            {
+                let _guard = self.harvest.lock(signals);
+                self.pages.written.set(page);
+                let _ = self.tracker.admit(view, this, false);
+                let _ = self.tracker.unprotect(view, this);
+            }
+            let _ = self.pages.apply(page, Event::Unlock);
+        } else if self.pages.state(page) == State::Poisoned {
+            // The store goes to the error value, and the next release says so.
+            self.pages.dirty.set(page);
+            let _ = self.tracker.unprotect(view, this);
+        }
+        // A page that is gone again faults again, and is brought.
         frame.set_flags(frame.flags() | TF);
         Served::Retry
     }
 
     /// Closes a page again and sends what the stepped instruction changed.
-    fn end_step(&self, view: &View, page: usize) {
+    fn end_step(&self, signals: &SignalsBlocked, view: &View, page: usize) {
         let deadline = self.deadline();
-        let _ = self.tracker.protect(view, PageRange { start: page, end: page + 1 });
+        let this = PageRange { start: page, end: page + 1 };
         if self.pages.lock(page, deadline).is_err() {
+            // Dropped: whoever did it found the mark. Held beyond the limit, or poisoned: a release looks at it.
+            self.pages.dirty.set(page);
+            let _ = self.tracker.protect(view, this);
             return;
+        }
+        {
+            let _guard = self.harvest.lock(signals);
+            let _ = self.tracker.protect(view, this);
+            self.pages.written.take(page);
         }
         if let Some(twin) = self.t_page(page) {
             let len = self.valid_bytes(page);
@@ -239,13 +269,13 @@ fn claim_stepper(tid: u32, deadline: Deadline) -> Option<&'static Stepper> {
 }
 
 /// SIGTRAP: true when it ends a step of ours. Clears the trap flag then.
-pub(super) fn after_step(ctx: *mut signal::Context) -> bool {
+pub(super) fn after_step(signals: &SignalsBlocked, ctx: *mut signal::Context) -> bool {
     let tid = process::tid();
     let Some(slot) = STEPPING.iter().find(|s| s.tid.load(SeqCst) == tid) else { return false };
     for o in &slot.opened {
         let addr = o.swap(0, SeqCst);
         if let Some(view) = (addr != 0).then(|| views::lookup(addr)).flatten() {
-            view.region().end_step(&view, view.page_at(addr));
+            view.region().end_step(signals, &view, view.page_at(addr));
         }
     }
     // SAFETY: the handler was given this context by the kernel.

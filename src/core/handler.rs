@@ -79,7 +79,7 @@ extern "C" fn on_signal(sig: i32, info: *mut signal::Info, ctx: *mut signal::Con
     // In a fork child the views are not there, and nobody serves them.
     let mine = PROCESS.get().is_some_and(Owner::is_me);
     let served = stack::with_room(|| match sig {
-        signal::SIGTRAP if mine && super::exact::after_step(ctx) => Some(Served::Retry),
+        signal::SIGTRAP if mine && super::exact::after_step(&signals, ctx) => Some(Served::Retry),
         signal::SIGTRAP => None,
         _ if from_kernel && mine => serve_fault(&signals, addr, ctx),
         _ => None,
@@ -120,10 +120,13 @@ fn pass_on(sig: i32, info: *mut signal::Info, ctx: *mut signal::Context, from_ke
     if unsafe { old.chain(sig, info, ctx) } {
         return;
     }
-    // Default (or ignored, which the kernel treats as default for a fault): let the signal do its work. The access
-    // faults again on return; a signal somebody sent is sent again.
+    if old.is_ignored() && !from_kernel {
+        return;
+    }
+    // Default (or ignored, which the kernel treats as default for a fault): let the signal do its work. An access
+    // faults again on return; a trap is behind its instruction, and a signal somebody sent is gone: they are sent again.
     let _ = signal::set(sig, &Action::DEFAULT);
-    if !from_kernel {
+    if !from_kernel || sig == signal::SIGTRAP {
         signal::raise(sig);
     }
 }

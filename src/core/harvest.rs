@@ -62,21 +62,26 @@ impl Region {
 
     pub(super) fn collect(&self, signals: &SignalsBlocked, range: PageRange, heat: Heat) -> Result<(), Status> {
         let _guard = self.harvest.lock(signals);
-        if heat == Heat::Hide {
-            self.each_view(signals, |v| _ = self.tracker.hide(v, range));
-        }
         let (mut found, mut failed) = (0, None);
+        if heat == Heat::Hide {
+            self.each_view(signals, |v| failed = self.tracker.hide(v, range).err().or(failed));
+        }
         if self.tracks_by_fault() {
             let mut at = range.start;
             while let Some((start, end)) = self.pages.written.next_run(at, range.end) {
                 // Protect in every view, then hand the marks over; the bytes are read after that.
+                let mut open = failed;
                 if heat != Heat::Hide {
                     self.each_view(signals, |v| {
-                        failed = self.tracker.protect(v, PageRange { start, end }).err().or(failed)
+                        open = self.tracker.protect(v, PageRange { start, end }).err().or(open);
                     });
                 }
                 found += self.pages.dirty.set_range(start, end);
-                (start..end).for_each(|p| _ = self.pages.written.take(p));
+                // What could not be protected can still be written without a fault, and stays marked.
+                if open.is_none() {
+                    (start..end).for_each(|p| _ = self.pages.written.take(p));
+                }
+                failed = open;
                 at = end;
             }
         } else {

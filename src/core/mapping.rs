@@ -19,6 +19,12 @@ pub(super) struct ViewSlot {
     _keep: Arc<Region>,
 }
 
+impl ViewSlot {
+    fn end(&self) -> usize {
+        self.start + self.pages.len() * PAGE
+    }
+}
+
 impl Region {
     /// Maps `[off, off + len)` (page aligned) as a view for the application and answers its address.
     ///
@@ -43,6 +49,9 @@ impl Region {
         let view = unsafe { Mapping::adopt(start as *mut u8, bytes) };
         let _ = view.advise(0, bytes, mem::DONTFORK);
         let _ = view.advise(0, bytes, mem::DONTDUMP);
+        // A program that locks all its memory has had the pages brought in already, behind the watch: out with them.
+        let _ = mem::unlock(start, bytes);
+        let _ = view.advise(0, bytes, mem::DONTNEED);
         // SAFETY: as above, it is a fresh mapping of the memory file.
         unsafe { self.tracker.arm(start, bytes) }.map_err(system(&attempt))?;
         let mut slots = self.view_slots.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,40 +63,78 @@ impl Region {
     }
 
     /// Takes the views that lie wholly or partly inside `[addr, addr + len)` away there; the rest of a partly covered
-    /// view stays. What is dirty in them is released first, and the answer says whether that worked.
+    /// view stays. What is dirty in them is released first, and the answer says whether that worked. NO_RESOURCES when
+    /// the table of views has no room for the parts: nothing has changed then.
     pub fn unmap_view(self: &Arc<Self>, addr: usize, len: usize) -> Status {
-        let end = addr.saturating_add(len);
-        let mut worst = Status::OK;
-        // All of them at once: where one was taken away another thread may map a view the next moment.
-        for v in self.take_slots(addr, end) {
-            let v_end = v.start + v.pages.len() * PAGE;
-            let (cut, cut_end) = (addr.max(v.start), end.min(v_end));
-            let page = |a: usize| v.pages.start + (a - v.start) / PAGE;
-            let released = self.release_pages(PageRange { start: page(cut), end: page(cut_end) });
-            worst = if released.is_ok() { worst } else { released };
-            // What stays is published before the old view goes: a fault finds one or the other at every moment.
-            for (s, e) in [(v.start, cut), (cut_end, v_end)] {
-                if s < e {
-                    self.put_slot(s, PageRange { start: page(s), end: page(s) + (e - s) / PAGE }, v.write);
-                }
-            }
-            views::remove(v.slot);
+        self.take_views(addr, len, |at, bytes| {
             // SAFETY: the view was ours, is out of the table, and nobody works on it: the pins are gone.
-            let _ = unsafe { mem::munmap(cut, cut_end - cut) };
+            let _ = unsafe { mem::munmap(at, bytes) };
+        })
+    }
+
+    /// As [`Region::unmap_view`], and leaves the range reserved without access: for a caller that replaces it at once and
+    /// must not find somebody else's mapping there.
+    pub fn vacate_view(self: &Arc<Self>, addr: usize, len: usize) -> Status {
+        self.take_views(addr, len, |at, bytes| {
+            let flags = mem::MAP_PRIVATE | mem::MAP_ANONYMOUS | mem::MAP_NORESERVE | mem::MAP_FIXED;
+            // SAFETY: as in `unmap_view`; the range is still our mapping.
+            let _ = unsafe { mem::mmap(at, bytes, mem::NONE, flags, -1, 0) };
+        })
+    }
+
+    fn take_views(self: &Arc<Self>, addr: usize, len: usize, clear: impl Fn(usize, usize)) -> Status {
+        // All of them at once: where one was taken away another thread may map a view the next moment.
+        let cut = match self.cut_views(addr, addr.saturating_add(len)) {
+            Ok(cut) => cut,
+            Err(s) => return s,
+        };
+        let mut worst = Status::OK;
+        for v in cut {
+            worst = worst.and(self.release_pages(v.pages));
+            views::remove(v.slot);
+            clear(v.start, v.pages.len() * PAGE);
         }
         worst
     }
 
-    fn take_slots(&self, addr: usize, end: usize) -> Vec<ViewSlot> {
+    /// Splits the views that `[addr, end)` touches: what lies outside stays in the list, what lies inside is answered. Every
+    /// part is published before its whole goes, so that a fault finds one or the other at every moment.
+    fn cut_views(self: &Arc<Self>, addr: usize, end: usize) -> std::result::Result<Vec<ViewSlot>, Status> {
         let mut slots = self.view_slots.lock().unwrap_or_else(PoisonError::into_inner);
-        slots.extract_if(.., |v| v.start < end && addr < v.start + v.pages.len() * PAGE).collect()
+        let touched = |v: &ViewSlot| v.start < end && addr < v.end();
+        let mut inside = Vec::new();
+        while let Some(i) = slots.iter().position(touched) {
+            let whole = slots.swap_remove(i);
+            if addr <= whole.start && whole.end() <= end {
+                inside.push(whole);
+                continue;
+            }
+            let (from, to) = (addr.max(whole.start), end.min(whole.end()));
+            let bounds = [(whole.start, from), (from, to), (to, whole.end())];
+            let parts: Vec<_> = bounds
+                .into_iter()
+                .filter(|(s, e)| s < e)
+                .map(|(s, e)| (s == from, self.part_of(&whole, s, e)))
+                .collect();
+            if parts.iter().any(|(_, p)| p.is_none()) {
+                parts.into_iter().filter_map(|(_, p)| p).for_each(|p| views::remove(p.slot));
+                slots.push(whole);
+                slots.append(&mut inside);
+                return Err(Status::NO_RESOURCES);
+            }
+            views::remove(whole.slot);
+            for (is_inside, part) in parts.into_iter().filter_map(|(k, p)| p.map(|p| (k, p))) {
+                if is_inside { inside.push(part) } else { slots.push(part) }
+            }
+        }
+        Ok(inside)
     }
 
-    fn put_slot(self: &Arc<Self>, start: usize, pages: PageRange, write: bool) {
-        let mut slots = self.view_slots.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(slot) = views::insert(start, pages, Arc::as_ptr(self), write) {
-            slots.push(ViewSlot { slot, start, pages, write, _keep: self.clone() });
-        }
+    fn part_of(self: &Arc<Self>, whole: &ViewSlot, start: usize, end: usize) -> Option<ViewSlot> {
+        let page = |a: usize| whole.pages.start + (a - whole.start) / PAGE;
+        let pages = PageRange { start: page(start), end: page(end) };
+        let slot = views::insert(start, pages, Arc::as_ptr(self), whole.write)?;
+        Some(ViewSlot { slot, start, pages, write: whole.write, _keep: self.clone() })
     }
 
     /// First view's address and length, if there is one.

@@ -144,8 +144,7 @@ impl Tracker {
     pub fn hide(&self, view: &View, range: PageRange) -> Result<(), Errno> {
         let Some((addr, len)) = view.clip(range) else { return Ok(()) };
         match &self.uffd {
-            // SAFETY: the view is pinned, so the range is still our mapping; its bytes stay in the memory file.
-            Some(_) => unsafe { mem::advise(addr, len, mem::DONTNEED) },
+            Some(_) => drop_pages(addr, len),
             None => protect(addr, len, mem::NONE),
         }
     }
@@ -175,6 +174,17 @@ impl Tracker {
             at = stop;
         }
         Ok(found)
+    }
+}
+
+/// Drops the pages of a pinned view. The program may have locked them into memory (mlockall), which an older kernel
+/// takes for a reason to refuse: the answer says so, and nothing is given up then.
+fn drop_pages(addr: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: the view is pinned, so the range is still our mapping; its bytes stay in the memory file.
+    match unsafe { mem::advise(addr, len, mem::DONTNEED_LOCKED) } {
+        // SAFETY: as above, for kernels that do not know the other.
+        Err(_) => unsafe { mem::advise(addr, len, mem::DONTNEED) },
+        ok => ok,
     }
 }
 

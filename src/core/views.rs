@@ -8,6 +8,7 @@
 use super::region::Region;
 use crate::base::addr::{PAGE, PageRange};
 use crate::sys::clock::nap;
+use crate::sys::sync::SignalsBlocked;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
 
 /// Most views in one process.
@@ -112,6 +113,12 @@ pub fn lookup(addr: usize) -> Option<View> {
             return None;
         }
     }
+}
+
+/// Whether `addr` lies in a view, and then whether it may be stored to. Async-signal-safe, takes no lock.
+pub fn access(addr: usize) -> Option<bool> {
+    let _signals = SignalsBlocked::new();
+    lookup(addr).map(|v| v.write)
 }
 
 /// True when some view overlaps `[addr, addr + len)`; the cheap question of the address-space hooks.

@@ -120,6 +120,8 @@ pub unsafe fn munmap(addr: usize, len: usize) -> Result<(), Errno> {
 
 /// Drop the mapping's pages (their bytes stay in the memory file).
 pub const DONTNEED: i32 = libc::MADV_DONTNEED;
+/// The same for pages that are locked into memory; since kernel 5.18.
+pub const DONTNEED_LOCKED: i32 = 24;
 /// A fork child does not get the mapping.
 pub const DONTFORK: i32 = libc::MADV_DONTFORK;
 /// Core dumps leave the mapping out.
@@ -141,6 +143,12 @@ pub const SEAL_GROW: i32 = libc::F_SEAL_GROW;
 pub const SEAL_FUTURE_WRITE: i32 = 0x10;
 /// Shared mapping.
 pub const MAP_SHARED: i32 = libc::MAP_SHARED;
+/// Private mapping.
+pub const MAP_PRIVATE: i32 = libc::MAP_PRIVATE;
+/// No file behind it.
+pub const MAP_ANONYMOUS: i32 = libc::MAP_ANONYMOUS;
+/// No memory set aside for it.
+pub const MAP_NORESERVE: i32 = libc::MAP_NORESERVE;
 /// Replace what is mapped there.
 pub const MAP_FIXED: i32 = libc::MAP_FIXED;
 

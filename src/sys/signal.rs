@@ -43,6 +43,11 @@ impl Action {
     /// The default disposition.
     pub const DEFAULT: Action = Action { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
 
+    /// True for SIG_IGN.
+    pub fn is_ignored(&self) -> bool {
+        self.handler == libc::SIG_IGN
+    }
+
     /// Calls this action as the kernel would. False when it is SIG_DFL or SIG_IGN: the caller decides then.
     ///
     /// # Safety

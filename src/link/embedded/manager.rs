@@ -182,9 +182,12 @@ impl Loop {
             match c {
                 Command::Start(s) => self.sessions.push(s),
                 Command::Close(key) => {
-                    // The session may have ended before (peer dead, revoked); the slot is there all the same.
+                    // The session may have ended before (peer dead, revoked); the slot is there all the same, unless it
+                    // was taken down with the session and given to another region since.
                     self.sessions.iter_mut().filter(|s| s.key() == Some(key)).for_each(Session::close);
-                    self.closed.push(key);
+                    if self.table.is_of(key) && !self.closed.contains(&key) {
+                        self.closed.push(key);
+                    }
                 }
                 Command::Stop => self.stop = true,
             }

@@ -126,6 +126,12 @@ impl Table {
         if key.0 != 0 && used.key.load(SeqCst) == key.0 { Ok(used) } else { Err(Status::NOT_FOUND) }
     }
 
+    /// True while the slot of this key, open or closed, was not given to a later one.
+    pub fn is_of(&self, key: RegionKey) -> bool {
+        let slot = self.slots.get(key.0 as usize & (SLOTS - 1));
+        slot.is_some_and(|s| s.opened.load(SeqCst) == key.0 >> INDEX_BITS)
+    }
+
     /// Fills a free slot and publishes it. Manager thread only.
     pub fn install(
         &self,
