@@ -7,7 +7,7 @@ use crate::rig::node::{AnyNode, Ask, Child, Node, through};
 use crate::rig::{Bench, Home, policy};
 use crate::runner::Effort;
 use smc_engine::base::{PAGE, Status};
-use smc_engine::core::options::{MapOptions, Policy};
+use smc_engine::core::options::{MapOptions, Policy, Through};
 use smc_engine::link::AtomicOp;
 use smc_engine::link::faulty::Plan;
 use smc_engine::sys::clock::nap;
@@ -22,6 +22,7 @@ cases!(CASES, "litmus",
     embedded: Normal, 120;
     two_processes: Normal, 240, children 4;
     bounded_through: Normal, 120;
+    exact_through: Normal, 120;
     overtaking: Quick, 60;
 );
 
@@ -45,6 +46,7 @@ struct View {
     home: Home,
     at: Vec<usize>,
     lag_ns: u64,
+    exact: bool,
     rng: fastrand::Rng,
 }
 
@@ -72,7 +74,8 @@ impl World for Engine<'_> {
                 None => AnyNode::Here(Node::new(self.bench.backend, &home, self.opts.clone())),
             };
             let (at, rng) = ((0..vars).map(|x| x * step).collect(), self.bench.ctx.rng(i as u64));
-            View { node, home: home.twin(), at, lag_ns: self.lag_ns, rng }
+            let exact = self.opts.through == Through::Exact;
+            View { node, home: home.twin(), at, lag_ns: self.lag_ns, exact, rng }
         };
         Ok((0..nodes).map(view).collect())
     }
@@ -102,9 +105,12 @@ impl Memory for View {
         self.node.ask(Ask::Load(self.at[x]))
     }
 
-    /// Bounded write-through: at the home within the bound, which is waited for.
+    /// Exact write-through: at the home when the store has returned. Bounded: within the bound, which is waited for.
     fn store_through(&mut self, x: Var, value: u64) {
         self.store(x, value);
+        if self.exact {
+            return;
+        }
         let start = Instant::now();
         while self.home.word(self.at[x]) != value {
             assert!(start.elapsed() < Duration::from_secs(2), "a write-through store did not arrive");
@@ -211,6 +217,12 @@ fn two_processes(b: &Bench) {
 
 fn bounded_through(b: &Bench) {
     let world = Engine { opts: through(), lag_ns: 6_000_000, ..engine(b, Home::loopback, Policy::Byte) };
+    run(world, &LINE_FIRST, is_through);
+}
+
+fn exact_through(b: &Bench) {
+    let opts = MapOptions { through: Through::Exact, ..MapOptions::default() };
+    let world = Engine { opts, lag_ns: 400_000, ..engine(b, Home::loopback, Policy::Byte) };
     run(world, &LINE_FIRST, is_through);
 }
 
