@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -61,6 +62,12 @@ int main(int argc, char **argv)
     CHECK(ro != MAP_FAILED && write(ends[1], "y", 1) == 1);
     CHECK(read(ends[0], ro, 1) == -1 && errno == EFAULT);
     CHECK(ro[0] == 0);
+
+    /* The value of an eventfd goes with the call that reads it: a first read into an absent page must not lose it. */
+    unsigned long long *at = (void *)(p + 4096 * 9), value = 5;
+    int ev = eventfd(0, EFD_NONBLOCK);
+    CHECK(ev >= 0 && write(ev, &value, 8) == 8);
+    CHECK(read(ev, at, 8) == 8 && *at == 5);
     puts("ok");
     return 0;
 }

@@ -4,7 +4,8 @@
 //! EFAULT. Then the pages of the buffer are touched from here, which brings them in as any load or store does, and the
 //! call is made once more. Only addresses the engine knows are touched: a truly bad address still gets its EFAULT.
 //!
-//! A datagram that meets an absent page is lost with the first call, so the buffers of the socket calls are touched before.
+//! A datagram, or the value of an eventfd, that meets an absent page is lost with the first call: short buffers of reading
+//! calls are touched before.
 
 use libc::iovec;
 use smc_engine::base::PAGE;
@@ -20,12 +21,13 @@ pub enum Use {
     Target,
 }
 
-/// As [`touch`], for calls that have not failed: a buffer of which neither end is in a view costs two look-ups.
+/// Longest buffer touched before a call. What takes its data away with the call that fails (datagrams, counters, signals)
+/// is no longer; a long buffer belongs to a stream or file, where nothing is lost, and bringing all of it would be waste.
+const EARLY_MOST: usize = 64 << 10;
+
+/// As [`touch`], for calls that have not failed. A buffer outside every view costs a look at the table.
 pub fn touch_early(start: usize, len: usize, how: Use) -> bool {
-    if len == 0 || Engine::running().is_none() {
-        return false;
-    }
-    (views::access(start).is_some() || views::access(start.saturating_add(len - 1)).is_some()) && touch(start, len, how)
+    len != 0 && len <= EARLY_MOST && views::any_in(start, len) && touch(start, len, how)
 }
 
 /// Brings in the pages of `[start, start + len)` that belong to views; true when there were any. Pages of a read-only view

@@ -74,9 +74,13 @@ unsafe fn brought_in(way: Way, bufs: Buffers, before: c_int) -> bool {
 
 /// One buffer at argument 1; `AT` is the argument that holds the place, 0 when there is none.
 fn served<const WRITE: bool, const LIST: bool, const AT: usize>(hook: &'static Hook, f: &mut Frame) -> Option<usize> {
+    let at = (AT != 0).then(|| f.arg::<AT, i64>());
     // SAFETY: the caller of the hook keeps its contract.
-    unsafe { serve(hook, f.arg::<0, c_int>(), way(WRITE), buffers(f, LIST), (AT != 0).then(|| f.arg::<AT, i64>())) }
-        .map(|r| r as usize)
+    let done = unsafe { serve(hook, f.arg::<0, c_int>(), way(WRITE), buffers(f, LIST), at) };
+    if done.is_none() && !WRITE && !LIST && AT == 0 {
+        return early::<false>(hook, f);
+    }
+    done.map(|r| r as usize)
 }
 
 /// preadv2 and pwritev2: a place of -1 is the file offset. Of the flags only RWF_HIPRI, which asks for nothing here, is
