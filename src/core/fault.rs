@@ -9,6 +9,7 @@ use super::region::Region;
 use super::views::View;
 use crate::base::Status;
 use crate::base::addr::{PAGE, PageRange};
+use crate::sys::Errno;
 use crate::sys::clock::{Deadline, nap};
 use crate::sys::sync::SignalsBlocked;
 
@@ -85,8 +86,11 @@ impl Region {
             Ok(run) => match self.fetch_run(run, deadline) {
                 Ok(()) => {
                     self.stats.faults.hit();
-                    self.show_run(signals, view, run, page, write);
+                    let shown = self.show_run(signals, view, run, page, write);
                     self.finish(run);
+                    if shown == Err(Errno::NOMEM) {
+                        return Some(Served::Bus);
+                    }
                     self.detector.brought(page, run.start, self.read_ahead(run));
                 }
                 Err(s) => return Some(self.fail_run(view, run, page, s)),
@@ -210,7 +214,15 @@ impl Region {
     }
 
     /// Shows a fetched run: all clean, except the faulting page of a store, which would fault again at once.
-    fn show_run(&self, signals: &SignalsBlocked, view: &View, run: PageRange, page: usize, write: bool) {
+    /// NOMEM: the page cannot be shown (mprotect at the limit of mappings), and trying again would go on for ever.
+    fn show_run(
+        &self,
+        signals: &SignalsBlocked,
+        view: &View,
+        run: PageRange,
+        page: usize,
+        write: bool,
+    ) -> Result<(), Errno> {
         let this = PageRange { start: page, end: page + 1 };
         if write {
             for part in [PageRange { start: run.start, end: page }, PageRange { start: page + 1, end: run.end }] {
@@ -218,21 +230,19 @@ impl Region {
                     let _ = self.tracker.admit(view, part, true);
                 }
             }
-            self.admit_written(signals, view, this);
+            self.admit_written(signals, view, this)
         } else {
-            let _ = self.tracker.admit(view, run, true);
+            self.tracker.admit(view, run, true)
         }
     }
 
     /// Shows pages that may be written without a further fault: the books say so first.
-    fn admit_written(&self, signals: &SignalsBlocked, view: &View, range: PageRange) {
+    fn admit_written(&self, signals: &SignalsBlocked, view: &View, range: PageRange) -> Result<(), Errno> {
+        let _guard = self.tracks_by_fault().then(|| self.harvest.lock(signals));
         if self.tracks_by_fault() {
-            let _guard = self.harvest.lock(signals);
             self.pages.written.set_range(range.start, range.end);
-            let _ = self.tracker.admit(view, range, false);
-        } else {
-            let _ = self.tracker.admit(view, range, false);
         }
+        self.tracker.admit(view, range, false)
     }
 
     /// The page is here but the access faulted: another thread was faster, another view shows it, the kernel reclaimed
@@ -250,37 +260,37 @@ impl Region {
         }
         self.stats.spurious_faults.hit();
         let this = PageRange { start: page, end: page + 1 };
-        if !self.tracks_by_fault() {
+        let shown = if !self.tracks_by_fault() {
             // The mark it may carry moves to the books before the page is shown without it.
             let noted = self.collect(signals, this, Heat::Ignore).is_ok();
-            let _ = self.tracker.admit(view, this, noted && !write);
+            self.tracker.admit(view, this, noted && !write)
         } else if write {
-            self.let_through(signals, view, page);
+            self.let_through(signals, view, page)
         } else {
             // Under the lock: a harvest between the question and the answer would leave the page writable and unmarked.
             let _guard = self.harvest.lock(signals);
             let clean = !self.pages.written.get(page);
-            let _ = self.tracker.admit(view, this, clean);
-        }
+            self.tracker.admit(view, this, clean)
+        };
         let _ = self.pages.apply(page, Event::Unlock);
-        Some(Served::Retry)
+        Some(if shown == Err(Errno::NOMEM) { Served::Bus } else { Served::Retry })
     }
 
     /// A store under fault tracking: mark, then unprotect, the resident pages of the granule.
-    fn let_through(&self, signals: &SignalsBlocked, view: &View, page: usize) {
+    fn let_through(&self, signals: &SignalsBlocked, view: &View, page: usize) -> Result<(), Errno> {
         let g = self.tracker.granule();
         let block = PageRange { start: page - page % g, end: page - page % g + g }.intersect(view.pages);
         let mut run = PageRange { start: page, end: page + 1 };
         while run.end < block.end && self.pages.apply(run.end, Event::Lock).is_ok() {
             run.end += 1;
         }
-        {
+        let shown = {
             let _guard = self.harvest.lock(signals);
             self.pages.written.set_range(run.start, run.end);
-            let _ = self.tracker.admit(view, run, false);
-            let _ = self.tracker.unprotect(view, run);
-        }
+            self.tracker.admit(view, run, false).and_then(|()| self.tracker.unprotect(view, run))
+        };
         (page + 1..run.end).for_each(|p| _ = self.pages.apply(p, Event::Unlock));
+        shown
     }
 
     /// A store to the error value is let through and noted: it is never written back, and the next release says so.
@@ -292,7 +302,7 @@ impl Region {
         let served = if self.errors_are_sigbus() {
             self.raise(view, page)
         } else if write {
-            self.admit_written(signals, view, this);
+            let _ = self.admit_written(signals, view, this);
             let _ = self.tracker.unprotect(view, this);
             Served::Retry
         } else {

@@ -13,6 +13,8 @@ impl Errno {
     pub const AGAIN: Errno = Errno(libc::EAGAIN);
     /// It exists already.
     pub const EXIST: Errno = Errno(libc::EEXIST);
+    /// No memory, or the limit of mappings is reached.
+    pub const NOMEM: Errno = Errno(libc::ENOMEM);
     /// A message is larger than its receiver allows.
     pub const MSGSIZE: Errno = Errno(libc::EMSGSIZE);
     /// The peer closed the connection with data unread.
