@@ -237,3 +237,18 @@ fn binds_at_once_in_linked_preloaded_and_opened_form() {
     c.env("LD_LIBRARY_PATH", dir).env("LD_BIND_NOW", "1");
     assert!(output(c).status.success());
 }
+
+/// A driver library that lacks everything newer than its first function: nothing of ours asks it for more.
+#[test]
+fn loads_beside_an_old_driver_library() {
+    let dir = target().join("field-cases/old-driver");
+    std::fs::create_dir_all(&dir).expect("make a directory");
+    let (source, lib) = (dir.join("cuda.c"), dir.join("libcuda.so.1"));
+    std::fs::write(&source, "int cuInit(unsigned flags) { return (int)flags + 100; }\n").expect("write the stub");
+    let cc = std::process::Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&lib).arg(&source).status();
+    assert!(cc.expect("run cc").success());
+    let ask =
+        "import ctypes; c = ctypes.CDLL('libcuda.so.1', mode=2); print(c.cuInit(7), hasattr(c, 'cuMemAllocAsync'))";
+    let env = [("LD_LIBRARY_PATH", utf8(&dir)), ("LD_BIND_NOW", "1")];
+    assert_eq!(preloaded_ok(&["python3", "-c", ask], &env), "107 False\n");
+}

@@ -15,6 +15,7 @@ use crate::base::stats::RegionStats;
 use crate::link::Access;
 use crate::sys::identity::file_id;
 use crate::sys::mem::{self, Mapping};
+use crate::sys::thread::ForkMark;
 use crate::sys::{clock, process};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::OnceLock;
@@ -70,14 +71,14 @@ struct Board {
     fd: OwnedFd,
     id: (u64, u64),
     /// The mapping is not there in a fork child.
-    owner: process::Owner,
+    owner: ForkMark,
 }
 
 static BOARD: OnceLock<Option<Board>> = OnceLock::new();
 
 impl Board {
     fn get() -> Option<&'static Board> {
-        BOARD.get_or_init(Board::make).as_ref().filter(|b| b.owner.is_me())
+        BOARD.get_or_init(Board::make).as_ref().filter(|b| !b.owner.in_child())
     }
 
     /// `None` where the memory cannot be had: then there is no board, and nothing else suffers.
@@ -87,7 +88,7 @@ impl Board {
         map.advise(0, LEN, mem::DONTFORK).ok()?;
         mem::seal(fd.as_fd(), mem::SEAL_SHRINK | mem::SEAL_GROW).ok()?;
         let id = file_id(fd.as_raw_fd()).ok()?;
-        let board = Board { map, fd, id, owner: process::Owner::me() };
+        let board = Board { map, fd, id, owner: ForkMark::new() };
         board.word(OWNER).store(u64::from(process::pid()), SeqCst);
         board.word(COUNT).store(counters() as u64, SeqCst);
         board.word(1).store(VERSION, SeqCst);

@@ -10,6 +10,7 @@ use crate::link::Link;
 use crate::sys::clock::Deadline;
 use crate::sys::process;
 use crate::sys::sync::SignalsBlocked;
+use crate::sys::thread::ForkMark;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 static ENGINE: OnceLock<Engine> = OnceLock::new();
@@ -18,7 +19,7 @@ static ENGINE: OnceLock<Engine> = OnceLock::new();
 pub struct Engine {
     config: Config,
     /// Process that made it: a fork child has no threads of ours and must not act.
-    owner: process::Owner,
+    owner: ForkMark,
     choice: OnceLock<Choice>,
     links: Mutex<Vec<(PeerName, Arc<dyn Link>)>>,
     regions: Mutex<Vec<Entry>>,
@@ -36,8 +37,8 @@ pub struct Choice {
 }
 
 struct Entry {
-    /// What it was opened as; `None` for a region on a link of the caller's, which is never shared.
-    shared_as: Option<(PeerName, String, MapOptions)>,
+    /// What it was opened as.
+    shared_as: (PeerName, String, MapOptions),
     region: Weak<Region>,
 }
 
@@ -50,12 +51,12 @@ impl Engine {
     pub fn get(config: impl FnOnce() -> Config) -> Result<&'static Engine> {
         let engine = ENGINE.get_or_init(|| Engine {
             config: config(),
-            owner: process::Owner::me(),
+            owner: ForkMark::new(),
             choice: OnceLock::new(),
             links: Mutex::default(),
             regions: Mutex::default(),
         });
-        if engine.owner.is_me() {
+        if !engine.owner.in_child() {
             Ok(engine)
         } else {
             Err(Error::of(Status::FORKED, "use libsmc in a fork child")
@@ -65,7 +66,7 @@ impl Engine {
 
     /// The engine if it was started in this very process.
     pub fn running() -> Option<&'static Engine> {
-        ENGINE.get().filter(|e| e.owner.is_me())
+        ENGINE.get().filter(|e| !e.owner.in_child())
     }
 
     /// Its settings.
@@ -117,7 +118,7 @@ impl Engine {
     /// one with pages of its own.
     pub fn open(&self, peer: &PeerName, name: &str, opts: &MapOptions) -> Result<Arc<Region>> {
         let opts = self.complete(opts);
-        let shared_as = Some((peer.clone(), name.to_string(), opts.clone()));
+        let shared_as = (peer.clone(), name.to_string(), opts.clone());
         let mut regions = lock(&self.regions);
         regions.retain(|e| e.region.strong_count() > 0);
         if let Some(r) = regions.iter().find(|e| e.shared_as == shared_as).and_then(|e| e.region.upgrade()) {
@@ -125,13 +126,6 @@ impl Engine {
         }
         let region = self.make(self.link(peer)?, name, opts)?;
         regions.push(Entry { shared_as, region: Arc::downgrade(&region) });
-        Ok(region)
-    }
-
-    /// Opens a region on a link of the caller's: suites and benches with models around the link.
-    pub fn open_on(&self, link: Arc<dyn Link>, name: &str, opts: &MapOptions) -> Result<Arc<Region>> {
-        let region = self.make(link, name, self.complete(opts))?;
-        lock(&self.regions).push(Entry { shared_as: None, region: Arc::downgrade(&region) });
         Ok(region)
     }
 

@@ -11,10 +11,11 @@ use crate::base::PAGE;
 use crate::sys::Errno;
 use crate::sys::clock::nap;
 use crate::sys::event::readable;
-use crate::sys::process::{Owner, private_descriptors};
+use crate::sys::process::private_descriptors;
 use crate::sys::signal::{self, Action};
 use crate::sys::stack;
 use crate::sys::sync::SignalsBlocked;
+use crate::sys::thread::ForkMark;
 use crate::sys::uffd::{Msg, Uffd};
 use std::cell::UnsafeCell;
 use std::os::fd::AsRawFd;
@@ -34,7 +35,7 @@ static PREVIOUS: [Previous; 3] =
     [const { Previous { installed: AtomicBool::new(false), action: UnsafeCell::new(Action::DEFAULT) } }; 3];
 static INSTALL: Mutex<()> = Mutex::new(());
 /// The process whose faults are served.
-static PROCESS: OnceLock<Owner> = OnceLock::new();
+static PROCESS: OnceLock<ForkMark> = OnceLock::new();
 
 fn slot_of(sig: i32) -> Option<&'static Previous> {
     match sig {
@@ -61,7 +62,7 @@ pub(super) fn install_signal(sig: i32) -> Result<(), Errno> {
     if slot.installed.load(SeqCst) {
         return Ok(());
     }
-    PROCESS.get_or_init(Owner::me);
+    PROCESS.get_or_init(ForkMark::new);
     let old = signal::get(sig)?;
     // SAFETY: under INSTALL, and no reader before `installed` is set.
     unsafe { *slot.action.get() = old };
@@ -77,7 +78,7 @@ extern "C" fn on_signal(sig: i32, info: *mut signal::Info, ctx: *mut signal::Con
     // SAFETY: as above.
     let from_kernel = unsafe { signal::is_fault(info) };
     // In a fork child the views are not there, and nobody serves them.
-    let mine = PROCESS.get().is_some_and(Owner::is_me);
+    let mine = PROCESS.get().is_some_and(|p| !p.in_child());
     let served = stack::with_room(|| match sig {
         signal::SIGTRAP if mine && super::exact::after_step(&signals, ctx) => Some(Served::Retry),
         signal::SIGTRAP => None,

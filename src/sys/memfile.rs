@@ -45,15 +45,6 @@ pub fn segments(fd: BorrowedFd<'_>, len: usize) -> impl Iterator<Item = (usize, 
     })
 }
 
-/// Locks pages into memory.
-///
-/// # Safety
-/// The range must be the caller's mapping.
-pub unsafe fn lock(addr: usize, len: usize) -> Result<(), Errno> {
-    // SAFETY: the caller vouches for the range; no content changes.
-    unsafe { syscall(libc::SYS_mlock, [addr, len, 0, 0, 0, 0]) }.map(drop)
-}
-
 /// Moves the mapping `[from, from + len)` to `to`, over what is mapped there.
 ///
 /// # Safety

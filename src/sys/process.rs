@@ -70,30 +70,6 @@ pub fn can_read(p: *const u8) -> bool {
     n == Ok(1)
 }
 
-/// Tells the process that made it from its fork children, without a system call: the mark lies on a page that the
-/// kernel wipes in a child.
-#[derive(Debug)]
-pub struct Owner(Option<super::mem::Mapping>);
-
-impl Owner {
-    /// Marks this process.
-    pub fn me() -> Owner {
-        let page = super::mem::Mapping::anonymous(crate::base::PAGE, super::mem::RW).ok();
-        let page = page.filter(|p| p.advise(0, crate::base::PAGE, super::mem::WIPEONFORK).is_ok());
-        if let Some(p) = &page {
-            // SAFETY: a fresh private page that only this object knows.
-            unsafe { p.ptr().write_volatile(1) };
-        }
-        Owner(page)
-    }
-
-    /// True in the process that made the mark. Without a page for the mark (out of memory) every process counts as it.
-    pub fn is_me(&self) -> bool {
-        // SAFETY: the page lives as long as this object.
-        self.0.as_ref().is_none_or(|p| unsafe { p.ptr().read_volatile() } == 1)
-    }
-}
-
 /// Copies bytes at any address of this process; false when they cannot be read. Never faults. Async-signal-safe.
 pub fn read_own(addr: usize, out: &mut [u8]) -> bool {
     let local = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };

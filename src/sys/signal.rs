@@ -90,11 +90,6 @@ pub fn get(sig: i32) -> Result<Action, Errno> {
     Ok(old)
 }
 
-/// True when `a` is the handler `h`.
-pub fn is_handler(a: &Action, h: Handler) -> bool {
-    a.handler == h as usize
-}
-
 /// The faulting address of a SIGBUS or SIGSEGV.
 ///
 /// # Safety

@@ -66,7 +66,6 @@ struct WriteProtectArg {
 
 const IOC_API: u64 = ioc(3, 0x3F, size_of::<ApiArg>());
 const IOC_REGISTER: u64 = ioc(3, 0x00, size_of::<RegisterArg>());
-const IOC_UNREGISTER: u64 = ioc(2, 0x01, size_of::<RangeArg>());
 const IOC_WAKE: u64 = ioc(2, 0x02, size_of::<RangeArg>());
 const IOC_WRITEPROTECT: u64 = ioc(3, 0x06, size_of::<WriteProtectArg>());
 const IOC_CONTINUE: u64 = ioc(3, 0x07, size_of::<ContinueArg>());
@@ -101,10 +100,6 @@ impl Msg {
     /// The access was a write.
     pub fn is_write(&self) -> bool {
         self.flags & 1 != 0
-    }
-    /// The page is present and write-protected (synchronous tracking).
-    pub fn is_wp(&self) -> bool {
-        self.flags & 2 != 0
     }
 }
 
@@ -202,12 +197,6 @@ impl Uffd {
         let range = RangeArg { start: start as u64, len: len as u64 };
         let mut arg = RegisterArg { range, mode: MODE_MISSING | MODE_WP | MODE_MINOR, ioctls: 0 };
         self.ioctl(IOC_REGISTER, &raw mut arg)
-    }
-
-    /// Stops watching; waiting threads retry on the plain mapping. Async-signal-safe.
-    pub fn unregister(&self, start: usize, len: usize) -> Result<(), Errno> {
-        let mut arg = RangeArg { start: start as u64, len: len as u64 };
-        self.ioctl(IOC_UNREGISTER, &raw mut arg)
     }
 
     /// Wakes threads waiting on the range. Async-signal-safe.

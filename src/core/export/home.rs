@@ -146,8 +146,7 @@ impl Home {
     fn back_to_private(&self, beat: &mut dyn FnMut()) -> std::result::Result<(), Errno> {
         let private = Mapping::anonymous(self.len, mem::RW)?;
         if self.kind == MemoryKind::Pinned {
-            // SAFETY: a mapping made a line above.
-            let _ = unsafe { memfile::lock(private.addr(), self.len) };
+            let _ = mem::lock(private.addr(), self.len);
         }
         // SAFETY: this thread stores only into `private` while the range is frozen; else as promised in Memory::at.
         let freeze = unsafe { Freeze::new(self.base, self.len, false) }.ok();
@@ -167,8 +166,7 @@ impl Home {
 
     /// Page-locked memory stays page-locked on its new pages, as far as the limits allow.
     fn lock_pages(&mut self) {
-        // SAFETY: the home's own range.
-        if self.kind == MemoryKind::Pinned && unsafe { memfile::lock(self.base, self.len) }.is_err() {
+        if self.kind == MemoryKind::Pinned && mem::lock(self.base, self.len).is_err() {
             self.kind = MemoryKind::System;
         }
     }
@@ -317,8 +315,7 @@ mod tests {
         let fd = mem::memfd(c"x", 4 * PAGE as u64).unwrap();
         let s = Mapping::shared(fd.as_fd(), 0, PAGE, mem::RW).unwrap();
         assert_eq!(classify(s.addr(), PAGE).unwrap_err().status, Status::NOT_SUPPORTED);
-        // SAFETY: the test's own mapping.
-        if unsafe { memfile::lock(m.addr(), PAGE) }.is_ok() {
+        if mem::lock(m.addr(), PAGE).is_ok() {
             assert_eq!(classify(m.addr(), PAGE).unwrap(), MemoryKind::Pinned);
         }
     }
