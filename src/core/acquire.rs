@@ -186,7 +186,8 @@ impl Region {
             return Status::OK;
         }
         let status = match dirty {
-            _ if !is_dirty => Status::OK,
+            // What is under way may not be at the home yet: merging now would take an own store for an old byte.
+            _ if !is_dirty || !sound => Status::OK,
             Dirty::Refuse => Status::DIRTY,
             Dirty::Merge => self.merge_home(p, deadline),
         };

@@ -12,6 +12,7 @@ pub struct Valve {
     inner: Arc<dyn Link>,
     status: AtomicI32,
     failing_posts: AtomicU64,
+    failing_fences: AtomicU64,
     post_delay_ns: AtomicU64,
     fence_delay_ns: AtomicU64,
     /// Operations let through.
@@ -26,6 +27,7 @@ impl Valve {
             inner,
             status: AtomicI32::new(0),
             failing_posts: zero(),
+            failing_fences: zero(),
             post_delay_ns: zero(),
             fence_delay_ns: zero(),
             passed: zero(),
@@ -45,6 +47,11 @@ impl Valve {
     /// Posts still to fail.
     pub fn failing_posts(&self) -> u64 {
         self.failing_posts.load(SeqCst)
+    }
+
+    /// The next `n` fences fail before anything arrives.
+    pub fn fail_fences(&self, n: u64) {
+        self.failing_fences.store(n, SeqCst);
     }
 
     /// Every post takes this much longer.
@@ -139,6 +146,9 @@ impl Link for Valve {
             return s;
         }
         pause(self.fence_delay_ns.load(SeqCst));
+        if self.failing_fences.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1)).is_ok() {
+            return Status::LINK_DOWN;
+        }
         self.inner.fence(key, deadline)
     }
 

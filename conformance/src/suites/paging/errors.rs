@@ -22,6 +22,7 @@ cases!(CASES, "paging",
     failed_line_spares_home_words: Quick, 60;
     release_after_failed_background: Normal, 60;
     unfenced_stores_stay_in_sight: Normal, 60;
+    failed_fence_keeps_stores_in_sight: Quick, 60;
     revoked: Quick, 60;
     revoked_by_the_exporter: Quick, 60;
     status_is_announced: Quick, 60;
@@ -239,6 +240,28 @@ fn unfenced_stores_stay_in_sight(b: &Bench) {
             r.acquire();
             r.loads(8, n);
         }
+    }
+}
+
+/// An acquire whose fence fails merges nothing: what was sent may not be at the home yet, and its old bytes would take
+/// the place of own stores that the twin already counts as sent.
+fn failed_fence_keeps_stores_in_sight(b: &Bench) {
+    for p in POLICIES {
+        let plan = Plan { seed: b.ctx.seed, reorder_ppm: 1_000_000, ..Plan::default() };
+        let (home, valve) = Home::loopback(2 * PAGE, 0).behind("reordering", plan).with_valve();
+        let r = b.rig(home, policy(p));
+        r.store(8, 5);
+        assert_eq!(r.region.flush(0, 0), Status::OK, "{}", r.tag);
+        r.store(16, 6);
+        valve.fail_fences(1);
+        assert_eq!(r.region.acquire(0, 0), Status::LINK_DOWN, "{}", r.tag);
+        r.loads(8, 5);
+        r.loads(16, 6);
+        r.release();
+        r.acquire();
+        r.loads(8, 5);
+        r.home_is(8, 5);
+        r.home_is(16, 6);
     }
 }
 
