@@ -516,7 +516,7 @@ typedef struct smc_map_attr {
     uint64_t acquire_ms;
     // Longest wait for the home in milliseconds, up to 3600000; 0: the context's setting.
     uint64_t wait_ms;
-    // Longest read-ahead window in pages, 1 to 64; 0: 64.
+    // Longest read-ahead window in pages, 1 to 256; 0: 256.
     uint32_t window;
     // Byte shown by pages that could not be fetched: 0x100 + the byte; 0: 0xFF (not a number to a float reader).
     uint32_t error_byte;

@@ -307,7 +307,7 @@ pub struct smc_map_attr {
     pub acquire_ms: u64,
     /// Longest wait for the home in milliseconds, up to 3600000; 0: the context's setting.
     pub wait_ms: u64,
-    /// Longest read-ahead window in pages, 1 to 64; 0: 64.
+    /// Longest read-ahead window in pages, 1 to 256; 0: 256.
     pub window: u32,
     /// Byte shown by pages that could not be fetched: 0x100 + the byte; 0: 0xFF (not a number to a float reader).
     pub error_byte: u32,

@@ -51,7 +51,7 @@ pub struct MapOptions {
     pub through: Through,
     /// Fetch and eviction unit in bytes: a power of two, 4 KiB to 2 MiB.
     pub page_unit: usize,
-    /// Longest read window in pages, 1 to 64; 0 = default.
+    /// Longest read window in pages, 1 to 256; 0 = default.
     pub window: usize,
     /// Pages that an own thread brings ahead of a sequential reader, 0 to 4096; 0 = off.
     pub readahead: usize,

@@ -101,10 +101,10 @@ impl Region {
         let budget = budget_pages(size, opts.resident_limit, twin, opts.page_unit.max(tracker.granule() * PAGE) / PAGE);
         let pinned = budget == usize::MAX;
         let file = mem::memfd(c"smc-region", size as u64).map_err(system(&attempt))?;
-        let a = private_alias(Mapping::shared(file.as_fd(), 0, size, mem::RW), pinned, opts.page_unit > PAGE)
-            .map_err(system(&attempt))?;
+        let a =
+            private_alias(Mapping::shared_aligned(file.as_fd(), size, mem::RW), pinned).map_err(system(&attempt))?;
         let t = match twin {
-            true => Some(private_alias(Mapping::anonymous(size, mem::RW), pinned, pinned).map_err(system(&attempt))?),
+            true => Some(private_alias(Mapping::anonymous(size, mem::RW), pinned).map_err(system(&attempt))?),
             false => None,
         };
         // The size is fixed from here on: nobody can truncate pages away under a view.
@@ -358,23 +358,21 @@ fn budget_pages(size: usize, limit: u64, twin: bool, unit: usize) -> usize {
     if size / PAGE <= pages { usize::MAX } else { pages.max(8 * unit).max(32) }
 }
 
+/// Memory of our own beside V: never inherited, never dumped; all there from the start when the region is pinned.
 fn private_alias(
     m: std::result::Result<Mapping, crate::sys::Errno>,
     pinned: bool,
-    huge: bool,
 ) -> std::result::Result<Mapping, crate::sys::Errno> {
     let m = m?;
     let _ = m.advise(0, m.len(), mem::DONTFORK);
     let _ = m.advise(0, m.len(), mem::DONTDUMP);
-    if !pinned {
-        // A huge page is memory that eviction cannot give back by the page.
-        let _ = m.advise(0, m.len(), mem::NOHUGEPAGE);
-    } else if huge {
-        let _ = m.advise(0, m.len(), mem::HUGEPAGE);
-    }
     if pinned {
+        m.collapse();
         // A kernel before 5.14 does not know it; then pages are allocated on first fetch.
         let _ = m.advise(0, m.len(), mem::POPULATE_WRITE);
+    } else {
+        // A huge page is memory that eviction cannot give back by the page.
+        let _ = m.advise(0, m.len(), mem::NOHUGEPAGE);
     }
     Ok(m)
 }

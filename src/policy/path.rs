@@ -11,7 +11,7 @@
 //! | `policy` | `byte` `line` `page` `through` | what write-back sends; `through` is short for `through=exact` |
 //! | `through` | `off` `bounded` `exact` | whether stores reach the home by themselves |
 //! | `page` | size, power of two, 4k to 2m | fetch and eviction unit |
-//! | `window` | 1 to 64 | longest read window in pages |
+//! | `window` | 1 to 256 | longest read window in pages |
 //! | `readahead` | 0 to 4096 | pages an own thread brings ahead of a sequential reader; 0 is off |
 //! | `resident` | size, at least 64k | local memory the region may keep |
 //! | `dirty` | size | write back in the background from this many dirty bytes on; 0 is off |
@@ -164,8 +164,8 @@ const KEYS: &[Key] = &[
     Key { name: "page", want: "a power of two from 4k to 2m", apply: set_page },
     Key {
         name: "window",
-        want: "1 to 64",
-        apply: |o, v| v.parse().ok().filter(|n| (1..=64).contains(n)).map(|n| o.window = n),
+        want: "1 to 256",
+        apply: |o, v| v.parse().ok().filter(|n| (1..=256).contains(n)).map(|n| o.window = n),
     },
     Key {
         name: "readahead",

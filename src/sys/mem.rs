@@ -51,6 +51,38 @@ impl Mapping {
         Ok(Mapping { ptr: at as *mut u8, len })
     }
 
+    /// As [`Mapping::shared`], at an address that a huge page can have.
+    pub fn shared_aligned(fd: BorrowedFd<'_>, len: usize, prot: i32) -> Result<Mapping, Errno> {
+        let reserved = Mapping::anonymous(len + HUGE, NONE)?;
+        let (start, end) = (reserved.addr(), reserved.addr() + reserved.len());
+        let at = start.next_multiple_of(HUGE);
+        // SAFETY: `[at, at + len)` lies inside the reservation, which nobody uses.
+        unsafe { mmap(at, len, prot, libc::MAP_SHARED | libc::MAP_FIXED, fd.as_raw_fd(), 0) }?;
+        let _ = reserved.forget();
+        for (from, to) in [(start, at), (at + len, end)] {
+            if from < to {
+                // SAFETY: what is left of the reservation on either side.
+                let _ = unsafe { munmap(from, to - from) };
+            }
+        }
+        Ok(Mapping { ptr: at as *mut u8, len })
+    }
+
+    /// Puts huge pages under a fresh, zero mapping where the kernel can (shared memory: Linux 6.1): its pages are copied,
+    /// found and shown faster. The same memory as populating it, and about as much time.
+    pub fn collapse(&self) {
+        if self.len < HUGE {
+            return;
+        }
+        let _ = self.advise(0, self.len, HUGEPAGE);
+        // The kernel wants a page to start from.
+        for at in (0..self.len).step_by(HUGE) {
+            // SAFETY: inside the mapping, which is fresh and zero.
+            unsafe { self.ptr.wrapping_add(at).write_volatile(0) };
+        }
+        let _ = self.advise(0, self.len, COLLAPSE);
+    }
+
     /// Maps `len` bytes of zeroed private memory.
     pub fn anonymous(len: usize, prot: i32) -> Result<Mapping, Errno> {
         // SAFETY: as in `shared`.
@@ -132,6 +164,10 @@ pub const WIPEONFORK: i32 = libc::MADV_WIPEONFORK;
 pub const HUGEPAGE: i32 = libc::MADV_HUGEPAGE;
 /// Never use huge pages.
 pub const NOHUGEPAGE: i32 = libc::MADV_NOHUGEPAGE;
+/// Put huge pages there now, whatever the system's defaults are.
+pub const COLLAPSE: i32 = 25;
+/// Bytes of a huge page.
+pub const HUGE: usize = 2 << 20;
 /// Bring all pages in now, writable.
 pub const POPULATE_WRITE: i32 = 23;
 
