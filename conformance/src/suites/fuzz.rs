@@ -27,7 +27,7 @@ const MODELS: &[&str] = &[
 const PATHS: &[&str] = &[
     "/smc/local/grads",
     "/smc/node7:7470/a.b-c_d?policy=line&page=64k&acquire=10ms&onerror=value",
-    "/smc/[fe80::1]:1/x?through=bounded&window=64&resident=1g&dirty=0&age=1s&wait=60m&fill=255",
+    "/smc/[fe80::1]:1/x?through=bounded&window=256&resident=1g&dirty=0&age=1s&wait=60m&fill=255",
     "/smc/10.0.0.1:65535/weights?policy=through&onerror=waitvalue",
 ];
 const SIZES: &[&str] = &["4096", "64K", "2MiB", "1 g", "18446744073709551615", "16777215 t", " 7kb "];
@@ -168,7 +168,7 @@ fn name(bytes: &[u8]) -> Result<bool, String> {
             ensure(path::is_region_name(&p.name), format!("accepted the name {:?}", p.name))?;
             let o = &p.options;
             ensure(o.page_unit.is_power_of_two() && (PAGE..=2 << 20).contains(&o.page_unit), "a bad page unit")?;
-            ensure(o.window <= 64, "a window beyond 64")?;
+            ensure(o.window <= 256, "a window beyond 256")?;
             ensure(o.resident_limit == 0 || o.resident_limit >= 1 << 16, "a resident limit below 64 KiB")?;
             ensure(o.wait_ms <= 3_600_000, "a wait beyond an hour")?;
             Ok(true)

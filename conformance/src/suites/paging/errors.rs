@@ -2,7 +2,7 @@
 
 use crate::cases;
 use crate::rig::{Bench, Home, POLICIES, Rig, Valve, load, policy, store};
-use smc_engine::base::{PAGE, Status};
+use smc_engine::base::{PAGE, Status, config::Backend};
 use smc_engine::core::options::{MapOptions, OnError, Policy};
 use smc_engine::link::AtomicOp;
 use smc_engine::link::faulty::Plan;
@@ -23,6 +23,7 @@ cases!(CASES, "paging",
     release_after_failed_background: Normal, 60;
     unfenced_stores_stay_in_sight: Normal, 60;
     failed_fence_keeps_stores_in_sight: Quick, 60;
+    no_mappings_left: Quick, 30, dies SIGBUS;
     revoked: Quick, 60;
     revoked_by_the_exporter: Quick, 60;
     status_is_announced: Quick, 60;
@@ -264,6 +265,34 @@ fn failed_fence_keeps_stores_in_sight(b: &Bench) {
         r.home_is(16, 6);
     }
 }
+
+/// The process has as many mappings as it may have. Where showing a page takes one more (mprotect) the access fails with
+/// SIGBUS, at once; elsewhere it works, and the case ends itself the same way.
+fn no_mappings_left(b: &Bench) {
+    let (r, _valve) = valved(b, 64, policy(Policy::Byte));
+    let most: usize =
+        std::fs::read_to_string("/proc/sys/vm/max_map_count").map_or(0, |t| t.trim().parse().unwrap_or(0));
+    assert!(most > 0 && most < 1 << 20, "vm.max_map_count is {most}: this case would take too long");
+    // SAFETY: fresh address space of our own, never touched.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), most * 2 * PAGE, libc::PROT_NONE, RESERVE, -1, 0) };
+    assert_ne!(at, libc::MAP_FAILED);
+    // Every other page gets a protection of its own, until the kernel refuses.
+    let split = |i: usize| {
+        // SAFETY: inside the range mapped above.
+        let r = unsafe { libc::mprotect(at.wrapping_byte_add(2 * i * PAGE), PAGE, libc::PROT_READ) };
+        r == 0
+    };
+    assert!(!(0..most).all(split), "the kernel has no limit");
+    let seen = r.load(32 * PAGE);
+    assert_ne!(b.backend, Backend::Mprotect, "{}: a load saw {seen:#x} without a mapping", r.tag);
+    assert_eq!(seen, 33, "{}", r.tag);
+    // SAFETY: nothing of this process is needed any more.
+    unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+    // SAFETY: ends this case as the other back end does.
+    unsafe { libc::raise(libc::SIGBUS) };
+}
+
+const RESERVE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
 fn revoked(b: &Bench) {
     let (r, valve) = valved(b, 64, policy(Policy::Byte));

@@ -46,20 +46,34 @@ fn held() -> [usize; 2] {
     [maps, files]
 }
 
+/// Memory of this process in bytes, pages that are mapped twice counted once.
+fn own_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").expect("read smaps_rollup");
+    let kib = text.lines().find_map(|l| l.strip_prefix("Pss:")?.split_whitespace().next()?.parse::<u64>().ok());
+    kib.expect("a Pss line") * 1024
+}
+
+/// What the region costs beside its pages: tables, stacks, the allocator's slack.
+const OVERHEAD: u64 = 2 << 20;
+
 /// Walks for a while in a circle over a tenth more than fits: the limit holds whenever looked at, nothing piles up.
 fn cyclic_walk_for_long(b: &Bench) {
     const LIMIT: u64 = 8 << 20;
     let pages = (LIMIT as usize / PAGE) * 11 / 10;
     let time = Duration::from_secs(b.ctx.scale(1, 5, 60));
-    let r = b.pages(pages, MapOptions { resident_limit: LIMIT, ..policy(Policy::Page) });
-    let (stop, most) = (AtomicBool::new(false), AtomicU64::new(0));
+    let home = Home::loopback(pages * PAGE, 0);
+    (0..pages).for_each(|i| home.set(i * PAGE, 0));
+    let before = own_memory();
+    let r = b.rig(home, MapOptions { resident_limit: LIMIT, ..policy(Policy::Page) });
+    let (stop, most, whole) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let limit = r.region.local_limit().expect("a paged region");
     let (mut laps, mut early, start) = (0u64, None, Instant::now());
     std::thread::scope(|s| {
-        let (region, stop, most) = (&r.region, &stop, &most);
+        let (region, stop, most, whole) = (&r.region, &stop, &most, &whole);
         s.spawn(move || {
             while !stop.load(SeqCst) {
                 most.fetch_max(region.local_bytes(), SeqCst);
+                whole.fetch_max(own_memory().saturating_sub(before), SeqCst);
                 std::thread::sleep(Duration::from_millis(1));
             }
         });
@@ -78,6 +92,8 @@ fn cyclic_walk_for_long(b: &Bench) {
     let (most, late) = (most.load(SeqCst), held());
     let rate = (laps as usize * pages * PAGE) as f64 / start.elapsed().as_secs_f64() / 1e6;
     println!("{}: {laps} laps, {rate:.0} MB/s, at most {most} of {limit} bytes; maps, files {late:?}", r.tag);
+    let whole = whole.load(SeqCst);
+    assert!(whole <= limit + limit / 10 + OVERHEAD, "{}: the process grew by {whole}, limit {limit}", r.tag);
     assert!(most > 0 && most <= limit + limit / 10, "{}: {most} bytes of {limit}", r.tag);
     if let Some(early) = early {
         let grown = (0..2).any(|i| late[i] > early[i] * 5 / 4 + 32);
