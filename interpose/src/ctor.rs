@@ -44,6 +44,24 @@ pub fn variable_is(name: &str, value: &str) -> bool {
     starts.into_iter().any(|i| want().zip(ENV.iter().skip(i)).all(|(w, b)| w == b.load(Relaxed)))
 }
 
+/// Copies a variable's value as it was at start, NUL-terminated; false when it was not set or does not fit. Does not
+/// allocate.
+pub fn copy_variable(name: &str, to: &mut [u8]) -> bool {
+    let used = USED.load(Relaxed);
+    let want = || name.bytes().chain(*b"=");
+    let starts = (0..used).filter(|i| *i == 0 || ENV.get(i - 1).is_some_and(|b| b.load(Relaxed) == 0));
+    let Some(at) = { starts }.find(|i| want().zip(ENV.iter().skip(*i)).all(|(w, b)| w == b.load(Relaxed))) else {
+        return false;
+    };
+    for (to, from) in to.iter_mut().zip(ENV.iter().skip(at + want().count())) {
+        *to = from.load(Relaxed);
+        if *to == 0 {
+            return true;
+        }
+    }
+    false
+}
+
 /// Appends one `NAME=VALUE` with its NUL. The strings on the stack are not kept: some programs overwrite them.
 fn save(line: &CStr) {
     let bytes = line.to_bytes_with_nul();

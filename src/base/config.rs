@@ -72,6 +72,11 @@ pub const VARS: &[Var] = &[
         meaning: "users whose exporters are believed too: user numbers, separated by commas",
     },
     Var { name: "LIBSMC_LOG", default: "error", meaning: "what is written to stderr: off, error, info, debug" },
+    Var {
+        name: "LIBSMC_REPORT",
+        default: "unset",
+        meaning: "file to which each process that used a region adds, at its end, a line of JSON: calls per hook",
+    },
     Var { name: "LIBSMC_DISABLE", default: "unset", meaning: "1: the preloaded library passes everything through" },
 ];
 

@@ -1,0 +1,12 @@
+# needs gdb gcc
+cat > prog.c <<'EOF'
+#include <stdio.h>
+#include <string.h>
+#include <stdlib.h>
+int leaf(int n) { return n * 2; }
+int main(void) { char *s = malloc(100); strcpy(s, "text"); printf("%s %d\n", s, leaf(21)); free(s); return 3; }
+EOF
+gcc -g -O0 -o prog prog.c
+# run
+gdb -batch -nx -ex 'set debuginfod enabled off' -ex 'break leaf' -ex run -ex bt -ex 'print n' -ex finish -ex 'print s' -ex continue ./prog 2>err |
+    grep -E '^#0|^#1|^\$|Value returned|^text|exited' | sed -E 's/0x[0-9a-f]+//g; s/\(process [0-9]+\)//'
