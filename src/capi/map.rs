@@ -7,6 +7,7 @@ use super::handle::Table;
 use super::peer;
 use super::types::{smc_map_attr, smc_peer, smc_region, smc_status};
 use crate::base::{Error, PAGE, Result, Status};
+use crate::core::losses::names;
 use crate::core::options::{MapOptions, OnError, Policy, Through};
 use crate::core::region::Region;
 use crate::link::Access;
@@ -82,6 +83,7 @@ fn options(c: Call, a: &smc_map_attr, defaults: (u64, u64)) -> Result<(MapOption
         acquire_ms: c.within(a.acquire_ms, "attr.acquire_ms", 1, DAY)?,
         wait_ms: or(c.within(a.wait_ms, "attr.wait_ms", 1, 3_600_000)?, defaults.0),
         error_byte,
+        fail_limit: c.within(a.fail_limit.into(), "attr.fail_limit", 1, 1_000_000)? as u32,
     };
     Ok((opts, Place { offset: a.offset, length: a.length, hint: a.address_hint.addr() }))
 }
@@ -178,13 +180,12 @@ pub extern "C" fn smc_unmap(region: *mut smc_region) -> smc_status {
         if status != Status::POISONED && m.region.first_view().is_some() {
             return Err(Error::of(status, attempt));
         }
-        if status == Status::POISONED {
-            return Err(Error::new(Status::LOST, attempt, "stores went to pages that could not be fetched"));
-        }
-        let ranges = m.region.unreleased(16);
-        let list = ranges.iter().map(|(s, e)| format!("{s}..{e}")).collect::<Vec<_>>().join(", ");
-        let more = if ranges.len() == 16 { ", ..." } else { "" };
-        Err(Error::new(Status::LOST, attempt, format!("{status}; the pages with stores that were lost: {list}{more}")))
+        let (why, ranges) = if status == Status::POISONED {
+            ("stores went to pages that could not be fetched", m.region.lost(17))
+        } else {
+            (status.text(), m.region.give_up_unreleased(17))
+        };
+        Err(Error::new(Status::LOST, attempt, format!("{why}; stores were lost at {}", names(&ranges, 16))))
     })
 }
 

@@ -46,6 +46,8 @@ pub enum smc_status {
     Refused = 303,
     /// The peer speaks another version or sent nonsense.
     Protocol = 304,
+    /// The exporter came back with other memory under the same name: map it again.
+    Stale = 305,
     /// The operating system refused a call; the error text names it.
     System = 400,
     /// No fault back end works on this host; `smc doctor` says why.
@@ -195,6 +197,38 @@ pub struct smc_export_t {
     _opaque: [u8; 0],
 }
 
+/// How a region is doing; see smc_region_condition().
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum smc_condition {
+    /// Accesses work.
+    Ok = 1,
+    /// An access or call has failed, and none has worked since. It may recover by itself.
+    Degraded = 2,
+    /// `fail_limit` of them have failed in a row, and none waits any more; or it will not come back.
+    Unavailable = 3,
+}
+
+/// Which ranges smc_ranges() tells of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum smc_which {
+    /// Stores that were found and could not be delivered yet: kept, and sent again.
+    Unreleased = 1,
+    /// Stores that were given up since the region was mapped: they are nowhere.
+    Lost = 2,
+}
+
+/// A range of bytes of a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct smc_range {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
 /// Settings of smc_init(). Zero in a field takes the environment's setting, or the default.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -233,6 +267,9 @@ pub struct smc_export_attr {
     pub allow_uid_count: u32,
     /// Users admitted beside this process's own and root; copied. May be NULL when the count is 0.
     pub allow_uids: *const u32,
+    /// Names the content: clients that lose this exporter go on with a later export of the same name, length and number. Give
+    /// the same number only when the memory holds every byte that the earlier export held at its end. 0: unlike any other.
+    pub incarnation: u64,
 }
 
 /// A client of an export.
@@ -313,8 +350,8 @@ pub struct smc_map_attr {
     pub error_byte: u32,
     /// Pages that a thread of the library brings ahead of a sequential reader, 1 to 4096; 0: none.
     pub readahead: u32,
-    /// Not used; 0.
-    pub reserved: u32,
+    /// Failures in a row after which the region is unavailable and no access waits any more, 1 to 1000000; 0: 8.
+    pub fail_limit: u32,
 }
 
 /// Counters of one region since it was mapped; see smc_region_stats(). They only grow, except for the local_ ones.

@@ -154,6 +154,11 @@ impl Engine {
         }
     }
 
+    /// True when the engine runs and was told to say things of this level.
+    pub fn speaks(level: LogLevel) -> bool {
+        Engine::running().is_some_and(|e| e.config.log >= level)
+    }
+
     /// Fills in what the caller left to us.
     fn complete(&self, opts: &MapOptions) -> MapOptions {
         let mut o = opts.clone();
@@ -193,10 +198,18 @@ impl Engine {
         lock(&self.regions).iter().filter_map(|e| e.region.upgrade()).collect()
     }
 
-    /// Releases what is dirty in every region: normal exit. Answers the first failure.
+    /// Releases what is dirty in every region: normal exit. What cannot be delivered is named on stderr. Answers the
+    /// first failure.
     pub fn release_all(&self) -> Status {
-        let results: Vec<Status> = self.regions().iter().map(|r| r.release(0, 0)).collect();
-        results.into_iter().find(|s| !s.is_ok()).unwrap_or(Status::OK)
+        let mut worst = Status::OK;
+        for r in self.regions() {
+            let s = r.release(0, 0);
+            if !s.is_ok() {
+                r.say_lost(s);
+            }
+            worst = worst.and(s);
+        }
+        worst
     }
 }
 

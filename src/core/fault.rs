@@ -41,8 +41,12 @@ impl Region {
                 return served;
             }
             // Under a value policy the wait goes on: its holder has a deadline too, and its bytes are not ours to fill.
-            if deadline.passed() && state.is_held() && self.errors_are_sigbus() {
-                return self.give_up(view, page);
+            if deadline.passed()
+                && state.is_held()
+                && self.errors_are_sigbus()
+                && let Some(served) = self.give_up(view, page)
+            {
+                return served;
             }
         }
     }
@@ -119,6 +123,7 @@ impl Region {
             }
             Err(s) => {
                 self.abandon(run);
+                self.note_failed(s);
                 Err(s)
             }
         }
@@ -137,6 +142,7 @@ impl Region {
             }
             if let Err(s) = self.fetch_run(run, deadline) {
                 self.abandon(run);
+                self.note(s);
                 return Err(s);
             }
             self.each_view(&signals, |v| _ = self.tracker.admit(v, run, true));
@@ -186,13 +192,14 @@ impl Region {
     fn fetch_run(&self, run: PageRange, deadline: Deadline) -> Result<(), Status> {
         let status = loop {
             let s = self.fetch_once(run, deadline);
-            self.note(s);
-            if s.is_ok() || !s.is_transient() || self.errors_at_once() || deadline.passed() {
+            if s.is_ok() || !self.rides_out(s, deadline) {
                 break s;
             }
             nap(200_000);
         };
+        // A drop that was ridden out is not a failure; what comes of one is for the caller to say.
         if status.is_ok() {
+            self.note(status);
             self.stats.pages_fetched.add(run.len() as u64);
             self.stats.pages_prefetched.add(run.len() as u64 - 1);
             self.stats.bytes_fetched.add(self.valid_run(run) as u64);
@@ -299,8 +306,12 @@ impl Region {
             return None;
         }
         let this = PageRange { start: page, end: page + 1 };
+        let mut shown = Event::FetchFailed;
         let served = if self.errors_are_sigbus() {
-            self.raise(view, page)
+            if self.raise(view, page) {
+                shown = Event::FetchRefused;
+            }
+            Served::Bus
         } else if write {
             let _ = self.admit_written(signals, view, this);
             let _ = self.tracker.unprotect(view, this);
@@ -309,7 +320,7 @@ impl Region {
             let _ = self.tracker.admit(view, this, true);
             Served::Retry
         };
-        let _ = self.pages.apply(page, Event::FetchFailed);
+        let _ = self.pages.apply(page, shown);
         Some(served)
     }
 
@@ -323,15 +334,18 @@ impl Region {
     }
 
     /// The fetch failed for good: the page shows the error value or the access fails; its neighbours are as before.
-    fn fail_run(&self, view: &View, run: PageRange, page: usize, _why: Status) -> Served {
+    fn fail_run(&self, view: &View, run: PageRange, page: usize, why: Status) -> Served {
+        self.note_failed(why);
         self.abandon(PageRange { start: run.start, end: page });
         self.abandon(PageRange { start: page + 1, end: run.end });
         if self.errors_are_sigbus() {
-            let served = self.raise(view, page);
-            let _ = self
-                .pages
-                .apply(page, if self.has_fault_thread() { Event::FetchFailed } else { Event::FetchAbandoned });
-            return served;
+            let empty = self.raise(view, page);
+            if empty {
+                self.give_back(PageRange { start: page, end: page + 1 });
+            }
+            let failed = if empty { Event::FetchRefused } else { Event::FetchFailed };
+            let _ = self.pages.apply(page, if self.has_fault_thread() { failed } else { Event::FetchAbandoned });
+            return Served::Bus;
         }
         self.fill_error_value(page);
         let _ = self.tracker.admit(view, PageRange { start: page, end: page + 1 }, true);
@@ -345,21 +359,68 @@ impl Region {
         unsafe { std::ptr::write_bytes(self.a_page(page), self.opts.error_byte, PAGE) };
     }
 
-    /// SIGBUS for the toucher: by the kernel where a thread serves, by the handler's chain elsewhere.
-    fn raise(&self, view: &View, page: usize) -> Served {
-        if self.has_fault_thread() {
-            self.stats.pages_poisoned.hit();
-            if !self.tracker.poison(view, PageRange { start: page, end: page + 1 }) {
-                self.fill_error_value(page);
-                let _ = self.tracker.admit(view, PageRange { start: page, end: page + 1 }, true);
-            }
+    /// SIGBUS for the toucher of a page that this thread holds: by the kernel where a thread serves, by the handler's chain
+    /// elsewhere. True when the kernel's mark does it, so that the page needs no memory.
+    fn raise(&self, view: &View, page: usize) -> bool {
+        let this = PageRange { start: page, end: page + 1 };
+        if !self.has_fault_thread() {
+            return false;
         }
-        Served::Bus
+        if self.tracker.poison(view, this) {
+            self.stats.pages_poisoned.hit();
+            return true;
+        }
+        self.fill_error_value(page);
+        let _ = self.tracker.admit(view, this, true);
+        false
     }
 
-    /// Somebody holds the page beyond the limit: fail this access, leave the page to its holder.
-    fn give_up(&self, view: &View, page: usize) -> Served {
+    /// Somebody holds the page beyond the limit: fail this access, leave the page to its holder. Where the kernel raises
+    /// the signal its mark lies on a page that is not ours: the keeper takes it away once the page is free. Without
+    /// such a mark the toucher waits on, as under a value policy.
+    fn give_up(&self, view: &View, page: usize) -> Option<Served> {
         self.stats.fetch_errors.hit();
-        if self.has_fault_thread() { self.raise(view, page) } else { Served::Bus }
+        if !self.has_fault_thread() {
+            return Some(Served::Bus);
+        }
+        if !self.tracker.poison(view, PageRange { start: page, end: page + 1 }) {
+            return None;
+        }
+        // In this order: a mark that is in the books before it is there could be missed.
+        self.pages.marked.set(page);
+        self.keeper.kick();
+        Some(Served::Bus)
+    }
+
+    /// Takes away the kernel's marks that [`Region::give_up`] has left on pages which are free now: the next touch finds
+    /// the page as it is.
+    pub(super) fn clear_markers(&self) {
+        let mut at = 0;
+        while let Some(p) = self.pages.marked.next_set(at, self.pages.len()) {
+            at = p + 1;
+            let _signals = SignalsBlocked::new();
+            let this = PageRange { start: p, end: at };
+            let done = if self.pages.apply(p, Event::Lock).is_ok() {
+                Event::Unlock
+            } else if self.pages.apply(p, Event::BeginFetch).is_ok() {
+                Event::FetchAbandoned
+            } else if self.pages.state(p) == State::Poisoned {
+                // Its own mark; goes when the page is cleared.
+                self.pages.marked.take(p);
+                continue;
+            } else {
+                continue;
+            };
+            self.pages.marked.take(p);
+            if self.harvest(this, Heat::Hide).is_err() {
+                self.pages.marked.set(p);
+            }
+            let _ = self.pages.apply(p, done);
+        }
+    }
+
+    /// True while some page may carry a mark that must go.
+    pub(super) fn has_markers(&self) -> bool {
+        self.pages.marked.next_set(0, self.pages.len()).is_some()
     }
 }

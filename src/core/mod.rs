@@ -2,6 +2,7 @@
 
 pub mod acquire;
 pub mod board;
+pub mod condition;
 pub mod detector;
 pub mod emulate;
 pub mod engine;

@@ -69,6 +69,8 @@ pub struct MapOptions {
     pub wait_ms: u64,
     /// Byte that fills a page showing the error value.
     pub error_byte: u8,
+    /// Failures in a row after which the region is unavailable; 0 = [`super::condition::FAIL_LIMIT`].
+    pub fail_limit: u32,
 }
 
 impl Default for MapOptions {
@@ -87,6 +89,7 @@ impl Default for MapOptions {
             on_error: OnError::WaitValue,
             wait_ms: 0,
             error_byte: 0xff,
+            fail_limit: 0,
         }
     }
 }

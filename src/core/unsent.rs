@@ -10,8 +10,6 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Default)]
 pub struct Unsent {
     any: AtomicBool,
-    /// Stores went to pages that showed the error value; no release has said so yet.
-    pub(super) nowhere: AtomicBool,
     runs: Mutex<Vec<(u64, usize)>>,
 }
 
@@ -48,6 +46,14 @@ impl Unsent {
             !mine
         });
         self.any.store(!runs.is_empty(), SeqCst);
+    }
+
+    /// Calls `f` with the page's undelivered runs, as offset in the page and length, and keeps them.
+    pub(super) fn each(&self, p: usize, mut f: impl FnMut(usize, usize)) {
+        let base = (p * PAGE) as u64;
+        let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mine = runs.iter().filter(|(off, _)| (base..base + PAGE as u64).contains(off));
+        mine.for_each(|(off, len)| f((off - base) as usize, *len));
     }
 
     /// True when the page has undelivered runs.

@@ -76,7 +76,7 @@ impl Region {
             return s;
         }
         let status = self.push_and_fence(range, &mut outbox, deadline);
-        self.judge_release(status)
+        self.judge_release(self.note_call(status))
     }
 
     /// What is dirty in `range` now is readable at the home when this returns OK. The caller has harvested.
@@ -108,7 +108,8 @@ impl Region {
         if let Err(s) = self.harvest(range, Heat::Ignore) {
             return s;
         }
-        self.push(range, &mut outbox, self.deadline()).1
+        let status = self.push(range, &mut outbox, self.deadline()).1;
+        self.note_call(status)
     }
 
     /// Marks a range as written by somebody the tracking cannot see (a device that wrote a view).
@@ -293,6 +294,7 @@ impl Region {
             self.unsent.keep(ops);
         }
         held.iter().for_each(|p| _ = self.pages.dirty.set(*p));
+        self.note_owing();
         self.keeper.note_failed();
     }
 }

@@ -153,8 +153,8 @@ impl AtomicOp {
 pub enum Health {
     /// Operations are expected to work.
     Up,
-    /// A short drop is being ridden out.
-    Retrying,
+    /// It does not work now, for this reason, and is expected to work again: a short drop, or a peer that is looked for.
+    Retrying(Status),
     /// Operations answer this status at once.
     Down(Status),
 }
@@ -186,6 +186,12 @@ pub trait Link: Send + Sync {
 
     /// State of the link for this region now: reads atomics only, async-signal-safe.
     fn health(&self, key: RegionKey) -> Health;
+
+    /// How often the region was attached to its home: 1 since the open, one more each time it was found again after its
+    /// exporter had gone. Async-signal-safe.
+    fn attachments(&self, _key: RegionKey) -> u64 {
+        1
+    }
 
     // ---- fault face ----
 

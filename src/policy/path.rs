@@ -20,6 +20,7 @@
 //! | `onerror` | `wait` `waitvalue` `value` `sigbus` | what a load sees when the home cannot be reached |
 //! | `wait` | time, 1ms to 1h | longest wait for the home |
 //! | `fill` | 0 to 255 | byte that fills a page showing the error value |
+//! | `faillimit` | 1 to 1000000 | failures in a row after which the region is unavailable: no access waits any more |
 //!
 //! A size is a number of bytes with an optional suffix k, m, g or t (powers of 1024). A time is a number with `ms`, `s`
 //! or `m`; without a unit it is in milliseconds. `onerror=wait` (the default here) waits, then raises SIGBUS;
@@ -187,6 +188,11 @@ const KEYS: &[Key] = &[
         apply: |o, v| parse_ms(v).filter(|n| (1..=3_600_000).contains(n)).map(|n| o.wait_ms = n),
     },
     Key { name: "fill", want: "0 to 255", apply: |o, v| v.parse().ok().map(|n| o.error_byte = n) },
+    Key {
+        name: "faillimit",
+        want: "1 to 1000000",
+        apply: |o, v| v.parse().ok().filter(|n| (1..=1_000_000).contains(n)).map(|n| o.fail_limit = n),
+    },
 ];
 
 fn set_policy(o: &mut MapOptions, v: &str) -> Option<()> {

@@ -23,6 +23,7 @@ pub fn all() -> Vec<Case> {
         paging::counters::CASES,
         paging::limits::CASES,
         paging::errors::CASES,
+        paging::failure::CASES,
         paging::threads::CASES,
         paging::storms::CASES,
         paging::first_writes::CASES,

@@ -207,7 +207,7 @@ fn a_stopped_exporter_is_ridden_out() {
     };
     signal(libc::SIGSTOP);
     let end = Deadline::in_ms(14_000);
-    while me.link.health(me.key) != Health::Retrying {
+    while me.link.health(me.key) != Health::Retrying(Status::TIMED_OUT) {
         assert!(!end.passed(), "the silence was not noticed");
         std::thread::sleep(std::time::Duration::from_millis(50));
     }

@@ -109,7 +109,9 @@ impl Link for EmbeddedLink {
         let revoked = slot.control().is_some_and(|c| c.gate.load(SeqCst) == control::GATE_REVOKED);
         match slot.status() {
             Status::OK if revoked => Health::Down(Status::REVOKED),
-            Status::OK if now().saturating_sub(slot.beat_at.load(SeqCst)) > SILENT_NS => Health::Retrying,
+            Status::OK if now().saturating_sub(slot.beat_at.load(SeqCst)) > SILENT_NS => {
+                Health::Retrying(Status::TIMED_OUT)
+            }
             Status::OK => Health::Up,
             s => Health::Down(s),
         }

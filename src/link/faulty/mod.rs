@@ -152,6 +152,10 @@ impl Link for Faulty {
         self.inner.close(key);
     }
 
+    fn attachments(&self, key: RegionKey) -> u64 {
+        self.inner.attachments(key)
+    }
+
     fn list(&self, deadline: Deadline) -> Result<Vec<RegionInfo>, Error> {
         self.inner.list(deadline)
     }
@@ -161,7 +165,7 @@ impl Link for Faulty {
             return Health::Down(Status::REVOKED);
         }
         match self.plan.verdict(self.ops.load(SeqCst)) {
-            Some(s) if s.is_transient() => Health::Retrying,
+            Some(s) if s.is_transient() => Health::Retrying(s),
             Some(s) => Health::Down(s),
             None => self.inner.health(key),
         }
