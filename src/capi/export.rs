@@ -129,7 +129,8 @@ unsafe fn wanted<'a>(c: Call, attr: *const smc_export_attr) -> Result<Wanted<'a>
         // SAFETY: not NULL, aligned, and the caller vouches for the length.
         n => unsafe { std::slice::from_raw_parts(a.allow_uids, n as usize) }.to_vec(),
     };
-    let options = ExportOptions { access, allow_uids, allow_any: a.flags & SMC_EXPORT_ANY_USER != 0 };
+    let allow_any = a.flags & SMC_EXPORT_ANY_USER != 0;
+    let options = ExportOptions { access, allow_uids, allow_any, incarnation: a.incarnation };
     Ok(Wanted { name, addr: a.address.expose_provenance(), len: a.length, kind, pin: false, options })
 }
 
@@ -216,7 +217,8 @@ pub unsafe extern "C" fn smc_register_region(
             return Err(e.remedy("pass NULL for both: clients on this host reach the region"));
         }
         let access = if flags & SMC_EXPORT_READ_ONLY != 0 { Access::ReadOnly } else { Access::ReadWrite };
-        let options = ExportOptions { access, allow_uids: Vec::new(), allow_any: flags & SMC_EXPORT_ANY_USER != 0 };
+        let allow_any = flags & SMC_EXPORT_ANY_USER != 0;
+        let options = ExportOptions { access, allow_any, ..ExportOptions::default() };
         let w = Wanted {
             name,
             addr: address.expose_provenance(),

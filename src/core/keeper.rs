@@ -6,7 +6,7 @@
 //! own thread is inside such a call.
 
 use super::board::Post;
-use super::condition::Watch;
+use super::condition::{Condition, Watch};
 use super::harvest::Heat;
 use super::options::Through;
 use super::region::Region;
@@ -318,6 +318,10 @@ fn make_room(region: &Region, round: &mut Round) {
 }
 
 fn write_back(region: &Region, round: &mut Round) {
+    if region.condition().0 != Condition::Ok {
+        // Sent again when the home is back: until then every try would fail.
+        return;
+    }
     let o = &region.opts;
     let due_age = o.age_ms > 0 && clock::now() >= round.last_push + o.age_ms.saturating_mul(500_000);
     let mut due = o.through == Through::Bounded || due_age;

@@ -11,6 +11,7 @@ use crate::base::Status;
 use crate::base::addr::PAGE;
 use crate::base::config::LogLevel;
 use crate::link::Health;
+use crate::sys::clock::Deadline;
 use crate::sys::process::say;
 use crate::sys::sync::SignalsBlocked;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -90,6 +91,8 @@ impl Region {
 
     /// Where stores are that were found and not delivered; at most `most` ranges.
     pub fn unreleased(&self, most: usize) -> Vec<Range> {
+        // What the keeper is sending now is not in the books.
+        self.keeper.wait_for_push();
         let (mut at, mut out) = (0, Vec::new());
         while let Some(p) = self.pages.dirty.next_set(at, self.pages.len()).filter(|_| out.len() <= most) {
             self.name_page(p, &mut out);
@@ -106,7 +109,7 @@ impl Region {
         let start = (p * PAGE) as u64;
         let len = self.valid_bytes(p);
         let Some(twin) = self.t_page(p) else { return out.push(self.page_range(p)) };
-        if self.pages.apply(p, Event::Lock).is_err() {
+        if self.pages.lock(p, Deadline::in_ms(100)).is_err() {
             if self.pages.state(p) != State::Remote {
                 out.push(self.page_range(p));
             }

@@ -89,6 +89,8 @@ pub struct RegionInfo {
     pub clients: u32,
     /// Process id of the exporter.
     pub pid: u32,
+    /// Names the content: an export of the same name and length with another number is other memory.
+    pub incarnation: u64,
 }
 
 /// An opened region.

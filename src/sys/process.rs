@@ -44,6 +44,15 @@ pub fn say_aside(text: &str) {
     let _ = unsafe { syscall(libc::SYS_close, [own, 0, 0, 0, 0, 0]) };
 }
 
+/// A number that nobody can guess.
+pub fn random() -> u64 {
+    let mut n = 0u64;
+    // SAFETY: n is eight writable bytes.
+    let got = unsafe { syscall(libc::SYS_getrandom, [&raw mut n as usize, 8, 0, 0, 0, 0]) };
+    // Only a kernel that is still starting has none: then what differs between processes and moments must do.
+    if got == Ok(8) { n } else { super::clock::now().rotate_left(32) ^ u64::from(pid()) }
+}
+
 /// MemAvailable in bytes, or 1 GiB when /proc cannot be read. Allocates.
 pub fn mem_available() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();

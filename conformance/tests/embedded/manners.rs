@@ -25,8 +25,8 @@ impl Raw {
 
     pub fn open(name: &str, want: Access) -> Raw {
         let r = Raw::connect(name);
-        r.send(&Message::Hello { min: 1, max: 1 });
-        assert!(matches!(r.recv(), Some(Message::Welcome { version: 1, .. })));
+        r.send(&Message::Hello { min: 2, max: 2 });
+        assert!(matches!(r.recv(), Some(Message::Welcome { version: 2, .. })));
         r.send(&Message::Open { name: name.into(), want });
         assert!(matches!(r.recv(), Some(Message::Opened { .. })));
         assert_eq!(r.fds.borrow().len(), 2);
@@ -121,7 +121,7 @@ fn a_version_nobody_speaks_is_answered_in_words() {
     // A newer client that still speaks ours is welcome.
     let r = Raw::connect(e.name());
     r.send(&Message::Hello { min: 1, max: 9 });
-    assert!(matches!(r.recv(), Some(Message::Welcome { version: 1, .. })));
+    assert!(matches!(r.recv(), Some(Message::Welcome { version: 2, .. })));
 }
 
 #[test]
@@ -182,6 +182,7 @@ fn a_region() -> smc_engine::link::mgmt::RegionDesc {
         pid: 1,
         clients: 0,
         generation: 0,
+        incarnation: 1,
     }
 }
 

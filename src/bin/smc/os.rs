@@ -55,6 +55,27 @@ pub fn inherited(fd: i32) -> std::io::Result<File> {
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
+/// An extended attribute of at most 64 bytes; `None` when the file has none, or its file system knows none.
+pub fn attribute(f: &File, name: &CStr) -> Option<Vec<u8>> {
+    let mut buf = vec![0u8; 64];
+    // SAFETY: the name ends in NUL and the buffer has the length given.
+    let n = unsafe { libc::fgetxattr(f.as_raw_fd(), name.as_ptr(), buf.as_mut_ptr().cast(), buf.len()) };
+    buf.truncate(usize::try_from(n).ok()?);
+    Some(buf)
+}
+
+/// Sets an extended attribute, where the file system knows them.
+pub fn set_attribute(f: &File, name: &CStr, value: &[u8]) {
+    // SAFETY: the name ends in NUL and the value has the length given.
+    let _ = unsafe { libc::fsetxattr(f.as_raw_fd(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) };
+}
+
+/// Removes an extended attribute.
+pub fn remove_attribute(f: &File, name: &CStr) {
+    // SAFETY: the name ends in NUL.
+    let _ = unsafe { libc::fremovexattr(f.as_raw_fd(), name.as_ptr()) };
+}
+
 /// Locks a file for this process alone; false when another has it. Ends when the file is closed.
 pub fn lock_alone(f: &File) -> std::io::Result<bool> {
     // SAFETY: flock touches no memory.

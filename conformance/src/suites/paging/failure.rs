@@ -58,7 +58,7 @@ fn goes_down_and_comes_back(b: &Bench) {
         assert_eq!(r.region.condition(), (Condition::Ok, Status::OK), "{}", r.tag);
         valve.set(Status::LINK_DOWN);
         assert_eq!(r.region.condition().0, Condition::Ok, "{}: nothing has failed yet", r.tag);
-        for (page, want) in [(9, Condition::Degraded), (19, Condition::Degraded), (29, Condition::Unavailable)] {
+        for (page, want) in [(17, Condition::Degraded), (33, Condition::Degraded), (49, Condition::Unavailable)] {
             r.loads(page * PAGE, ERROR);
             eventually(&r.tag, "the state follows", || r.region.condition() == (want, Status::LINK_DOWN));
             eventually(&r.tag, "the state is told", || {

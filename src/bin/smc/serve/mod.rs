@@ -1,6 +1,7 @@
 //! `smc serve`: exports memory under a name until it is told to end.
 
 mod content;
+mod identity;
 mod journal;
 mod watch;
 
@@ -27,6 +28,10 @@ use watch::Watch;
 /// With --file the memory starts with the file's content, and at the end the blocks that clients have changed are
 /// written back. The file is locked meanwhile. A crash while writing back leaves a journal, FILE.smc-journal, which
 /// the next serve of the file completes. Loading and ending take twice the memory for a moment.
+///
+/// Clients survive a restart: when a --file is served again with the content that it had at the end (that is after a
+/// regular end, or with --read-only, and unless somebody else has changed it), they go on where they were. After a crash of a
+/// writable one, and without --file, the memory is new: clients get STALE and must open it again.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   smc serve --name grads --size 1GiB
@@ -93,6 +98,7 @@ pub fn run(a: Args) -> Result<ExitCode, Error> {
         access: if a.read_only { Access::ReadOnly } else { Access::ReadWrite },
         allow_uids: a.allow_uid.clone(),
         allow_any: a.allow_any,
+        incarnation: 0,
     };
     // In this order: whatever happens, the export ends before its memory goes.
     let (content, exports) = export(&a, &options)?;
@@ -123,7 +129,8 @@ fn export(a: &Args, options: &ExportOptions) -> Result<(Option<Content>, Vec<Exp
     let exporter = Exporter::get()?;
     if let (Some(file), Some(name)) = (&a.file, a.name.first()) {
         let content = Content::load(file, a.size.first().copied(), !a.read_only)?;
-        let export = exporter.export(name, content.memory(), options.clone())?;
+        let options = ExportOptions { incarnation: content.incarnation(), ..options.clone() };
+        let export = exporter.export(name, content.memory(), options)?;
         return Ok((Some(content), vec![export]));
     }
     let mut all = Vec::new();
