@@ -176,7 +176,9 @@ fn failed_writes_are_kept(b: &Bench) {
                 _ => {}
             }
             let s = r.region.release(0, 0);
-            assert_eq!(s.is_ok(), round % 4 > 1, "{}: round {round}: {s}", r.tag);
+            // The keeper, sending again what the round before has left, may meet the failing post instead.
+            let kept = round % 4 == 1 && s.is_ok() && r.home.bytes(0, 16 * PAGE) == model;
+            assert!(s.is_ok() == (round % 4 > 1) || kept, "{}: round {round}: {s}", r.tag);
             valve.set(Status::OK);
             if round % 4 > 1 {
                 assert!(r.home.bytes(0, 16 * PAGE) == model, "{}: round {round}: a store is lost", r.tag);
