@@ -43,6 +43,8 @@ pub(super) struct Record {
     recovered: AtomicBool,
     /// A write-back has failed: what it held is sent again after recovery.
     owing: AtomicBool,
+    /// The region was attached to its home anew, and the keeper has not yet done what follows.
+    reattached: AtomicBool,
 }
 
 impl Region {
@@ -125,6 +127,12 @@ impl Region {
         self.may_come_back(s) && !self.errors_at_once() && !deadline.passed() && !self.unavailable()
     }
 
+    /// The home was attached anew: what is clean here may be older than it.
+    pub(super) fn note_reattached(&self) {
+        self.record.reattached.store(true, SeqCst);
+        self.keeper.kick();
+    }
+
     /// Asks the home for a byte.
     pub(super) fn probe(&self) {
         let mut byte = 0u8;
@@ -149,7 +157,6 @@ impl Region {
 pub(super) struct Watch {
     next_probe: u64,
     pause_ns: u64,
-    attachments: u64,
     told: Option<(Condition, Status)>,
     /// When a line was last written, and whether one ever was.
     said: u64,
@@ -172,8 +179,8 @@ impl Watch {
             self.pause_ns = (self.pause_ns * 2).clamp(PAUSE_MIN, PAUSE_MAX);
             self.next_probe = now + self.pause_ns;
         }
-        let attachments = region.link.attachments(region.key);
-        let attached = std::mem::replace(&mut self.attachments, attachments) != attachments && attachments > 1;
+        region.follow_home();
+        let attached = region.record.reattached.swap(false, SeqCst);
         if region.take_recovered() || attached {
             region.heal_poisoned();
             if region.take_owing() {

@@ -147,9 +147,9 @@ impl Keeper {
         self.announced.store(true, SeqCst);
     }
 
-    /// A batch was delivered; said before its pages are unlocked.
-    pub(super) fn note_delivered(&self) {
-        self.delivered.fetch_add(1, SeqCst);
+    /// A batch was delivered; said before its pages are unlocked. Answers its number.
+    pub(super) fn note_delivered(&self) -> u64 {
+        self.delivered.fetch_add(1, SeqCst) + 1
     }
 
     /// Batches delivered so far.

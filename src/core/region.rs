@@ -16,7 +16,7 @@ use super::options::{MapOptions, OnError, Policy, Through};
 use super::pages::diff::{self, Differ};
 use super::pages::{PageTable, State};
 use super::tracker::{Delivery, Tracker, Tracking};
-use super::unsent::Unsent;
+use super::unsent::{Unfenced, Unsent};
 use super::views::{self, View};
 use super::writeback::Outbox;
 use crate::base::addr::{PAGE, PageRange, round_up_page};
@@ -65,6 +65,7 @@ pub struct Region {
     /// Serialises API calls that push or drop; holds their reusable buffers.
     push: Mutex<Outbox>,
     pub(super) unsent: Unsent,
+    pub(super) unfenced: Unfenced,
     pub(super) differ: Differ,
     pub(super) detector: Detector,
     /// Pages that may be resident; `usize::MAX` for a pinned region.
@@ -122,6 +123,7 @@ impl Region {
             view_slots: Mutex::default(),
             push: Mutex::default(),
             unsent: Unsent::default(),
+            unfenced: Unfenced::new(link.attachments(opened.key)),
             harvest: Lock::new(),
             exact: Lock::new(),
             stats: RegionStats::new(),

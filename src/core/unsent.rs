@@ -1,4 +1,7 @@
-//! What write-back could not deliver.
+//! What write-back could not deliver, or delivered and does not know to have arrived.
+//!
+//! A write that the link has taken is at the home for certain only after a fence. When a fence fails, or the home was
+//! attached anew in between, what went before it is taken back: it is sent again, and named if it never can be.
 
 use crate::base::addr::PAGE;
 use crate::link::WriteOp;
@@ -13,12 +16,90 @@ pub struct Unsent {
     runs: Mutex<Vec<(u64, usize)>>,
 }
 
+/// Writes that were delivered and not fenced, and the attachment to the home they belong to. Every lock is taken with
+/// signals blocked.
+#[derive(Default)]
+pub struct Unfenced {
+    log: Mutex<Log>,
+}
+
+#[derive(Default)]
+struct Log {
+    attachment: u64,
+    /// Number of the batch, offset, length; in the order of their batches.
+    runs: Vec<(u64, u64, usize)>,
+}
+
+impl Log {
+    /// Everything that was delivered to an earlier home: `None` when there is no other home.
+    fn left_behind(&mut self, attachment: u64) -> Option<Vec<(u64, usize)>> {
+        let other = self.attachment != attachment;
+        self.attachment = attachment;
+        other.then(|| self.take())
+    }
+
+    fn take(&mut self) -> Vec<(u64, usize)> {
+        std::mem::take(&mut self.runs).into_iter().map(|(_, off, len)| (off, len)).collect()
+    }
+}
+
+/// Delivered writes after which a pusher fences of its own accord: what is remembered of them must stay small.
+const MOST_UNFENCED: usize = 32 << 10;
+
+impl Unfenced {
+    /// Nothing delivered to a home that was just attached.
+    pub(super) fn new(attachment: u64) -> Unfenced {
+        Unfenced { log: Mutex::new(Log { attachment, runs: Vec::new() }) }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a batch delivered to the home of `attachment`; `number` counts it. False, and nothing done, when that is no
+    /// longer the home.
+    pub(super) fn add(&self, ops: &[WriteOp], attachment: u64, number: impl FnOnce() -> u64) -> bool {
+        let mut log = self.lock();
+        if log.attachment != attachment {
+            return false;
+        }
+        // Under the lock: who asks how many there are finds all of them here.
+        let n = number();
+        log.runs.extend(ops.iter().map(|o| (n, o.off.0, o.len)));
+        true
+    }
+
+    /// How many batches there are, `number` says, with all of them noted; or what was left behind at an earlier home.
+    pub(super) fn begin_fence(&self, attachment: u64, number: impl FnOnce() -> u64) -> Result<u64, Vec<(u64, usize)>> {
+        let mut log = self.lock();
+        log.left_behind(attachment).map_or_else(|| Ok(number()), Err)
+    }
+
+    /// The first so many batches have arrived; or what was left behind at an earlier home.
+    pub(super) fn end_fence(&self, attachment: u64, batches: u64) -> Result<(), Vec<(u64, usize)>> {
+        let mut log = self.lock();
+        log.left_behind(attachment).map_or(Ok(()), Err)?;
+        log.runs.retain(|(n, _, _)| *n > batches);
+        Ok(())
+    }
+
+    /// True when it is time for a fence.
+    pub(super) fn is_full(&self) -> bool {
+        self.lock().runs.len() > MOST_UNFENCED
+    }
+
+    /// Takes everything out.
+    pub(super) fn take(&self) -> Vec<(u64, usize)> {
+        self.lock().take()
+    }
+}
+
 impl Unsent {
     /// Remembers what a failed batch held, cut at page boundaries.
-    pub(super) fn keep(&self, ops: &[WriteOp]) {
+    pub(super) fn keep(&self, ops: impl Iterator<Item = (u64, usize)>) {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        for op in ops {
-            let (mut off, end) = (op.off.0, op.off.plus(op.len).0);
+        for (mut off, len) in ops {
+            let end = off + len as u64;
             while off < end {
                 let stop = end.min((off / PAGE as u64 + 1) * PAGE as u64);
                 runs.push((off, (stop - off) as usize));

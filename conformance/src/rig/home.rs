@@ -7,7 +7,8 @@ use smc_engine::link::Link;
 use smc_engine::link::embedded::EmbeddedLink;
 use smc_engine::link::faulty::{Faulty, Plan};
 use smc_engine::link::loopback::Loopback;
-use std::sync::Arc;
+use smc_engine::sys::mem::{Mapping, RW};
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A home and a link to it.
@@ -28,6 +29,7 @@ pub struct Home {
 enum Keep {
     Loopback { _link: Arc<Loopback> },
     Export { export: Export },
+    Restartable { export: Mutex<Option<Export>>, memory: Mapping },
     Elsewhere,
 }
 
@@ -54,6 +56,35 @@ impl Home {
         let (base, len) = (export.base() as usize, export.len());
         let link = Arc::new(EmbeddedLink::connect_local());
         Home { name: "embedded", link, region, len, base, _keep: Arc::new(Keep::Export { export }) }
+    }
+
+    /// As [`Home::embedded`], on memory that outlives the export: [`Home::end`] and [`Home::restart`] it. Whole pages.
+    pub fn restartable(len: usize, _seed: u64) -> Home {
+        let memory = Mapping::anonymous(len.next_multiple_of(smc_engine::base::PAGE), RW).expect("memory");
+        let (base, len) = (memory.addr(), memory.len());
+        let keep = Arc::new(Keep::Restartable { export: Mutex::default(), memory });
+        let link = Arc::new(EmbeddedLink::connect_local());
+        let home = Home { name: "embedded", link, region: fresh_name(), len, base, _keep: keep };
+        home.restart(1);
+        home
+    }
+
+    /// The exporter ends; its memory can be looked at all the same.
+    pub fn end(&self) {
+        if let Keep::Restartable { export, .. } = &*self._keep {
+            drop(export.lock().expect("the export").take());
+        }
+    }
+
+    /// The exporter comes back with what the memory holds, as this incarnation.
+    pub fn restart(&self, incarnation: u64) {
+        if let Keep::Restartable { export, memory } = &*self._keep {
+            let options = ExportOptions { incarnation, ..ExportOptions::default() };
+            // SAFETY: whole pages of private memory that the home owns; only raw copies touch them.
+            let at = unsafe { Memory::at(memory.ptr(), memory.len()) };
+            let exporter = Exporter::get().expect("an exporter");
+            *export.lock().expect("the export") = Some(exporter.export(&self.region, at, options).expect("an export"));
+        }
     }
 
     /// A loopback that holds half of the writes back until the fence.
@@ -91,6 +122,11 @@ impl Home {
 
     /// The exporter takes the memory away from every client. For exported homes.
     pub fn revoke(&self) {
+        if let Keep::Restartable { export, .. } = &*self._keep
+            && let Some(e) = &*export.lock().expect("the export")
+        {
+            e.revoke_all("the case says so", true).expect("a revocation");
+        }
         if let Keep::Export { export } = &*self._keep {
             // Without userfaultfd the exporter cannot hold its writers still; the case vouches that none is left.
             if let Err(e) = export.revoke_all("the case says so", false) {

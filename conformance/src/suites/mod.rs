@@ -8,6 +8,7 @@ pub mod litmus_engine;
 pub mod litmus_self;
 pub mod paging;
 pub mod sim_engine;
+pub mod sim_faults;
 pub mod sim_self;
 
 use crate::runner::Case;
@@ -31,6 +32,7 @@ pub fn all() -> Vec<Case> {
         paging::exact::CASES,
         litmus_engine::CASES,
         sim_engine::CASES,
+        sim_faults::CASES,
         controls::CASES,
         host::CASES,
         fuzz::CASES,
