@@ -10,6 +10,7 @@ pub mod paging;
 pub mod sim_engine;
 pub mod sim_faults;
 pub mod sim_self;
+pub mod torture;
 
 use crate::runner::Case;
 
@@ -33,6 +34,7 @@ pub fn all() -> Vec<Case> {
         litmus_engine::CASES,
         sim_engine::CASES,
         sim_faults::CASES,
+        torture::CASES,
         controls::CASES,
         host::CASES,
         fuzz::CASES,
