@@ -8,7 +8,7 @@ use super::peer;
 use super::types::{smc_map_attr, smc_peer, smc_region, smc_status};
 use crate::base::{Error, PAGE, Result, Status};
 use crate::core::losses::names;
-use crate::core::options::{MapOptions, OnError, Policy, Through};
+use crate::core::options::{MapOptions, OnError, Policy, SecondPath, Through};
 use crate::core::region::Region;
 use crate::link::Access;
 use std::ffi::{c_char, c_void};
@@ -54,7 +54,9 @@ struct Place {
     hint: usize,
 }
 
-fn options(c: Call, a: &smc_map_attr, defaults: (u64, u64)) -> Result<(MapOptions, Place)> {
+/// # Safety
+/// `a.second` is NULL or NUL-terminated.
+unsafe fn options(c: Call, a: &smc_map_attr, defaults: (u64, u64)) -> Result<(MapOptions, Place)> {
     let d = MapOptions::default();
     let or = |n: u64, other: u64| if n == 0 { other } else { n };
     let unit = c.within(a.page_unit, "attr.page_unit", PAGE as u64, 2 << 20)?;
@@ -68,6 +70,16 @@ fn options(c: Call, a: &smc_map_attr, defaults: (u64, u64)) -> Result<(MapOption
         0 => d.error_byte,
         n if n & !0xff == 0x100 => n as u8,
         n => return Err(c.bad(format_args!("`attr.error_byte` is {n:#x}, not 0 or 0x100 to 0x1ff"))),
+    };
+    // SAFETY: as the caller vouches.
+    let second = match unsafe { c.optional_text(a.second, "attr.second") }? {
+        None => None,
+        Some(text) => {
+            let parts = text.rsplit_once('/').and_then(|(p, n)| Some((peer::parse(p)?, n)));
+            let (peer, name) =
+                parts.ok_or_else(|| c.bad(format_args!("`attr.second` is \"{text}\", not PEER/NAME")))?;
+            Some(SecondPath { peer, name: name.to_owned() })
+        }
     };
     let opts = MapOptions {
         access: c.choice(a.access, "attr.access", &ACCESSES)?.unwrap_or(d.access),
@@ -83,6 +95,7 @@ fn options(c: Call, a: &smc_map_attr, defaults: (u64, u64)) -> Result<(MapOption
         acquire_ms: c.within(a.acquire_ms, "attr.acquire_ms", 1, DAY)?,
         wait_ms: or(c.within(a.wait_ms, "attr.wait_ms", 1, 3_600_000)?, defaults.0),
         error_byte,
+        second,
         fail_limit: c.within(a.fail_limit.into(), "attr.fail_limit", 1, 1_000_000)? as u32,
     };
     Ok((opts, Place { offset: a.offset, length: a.length, hint: a.address_hint.addr() }))
@@ -146,7 +159,8 @@ pub unsafe extern "C" fn smc_map(
             unsafe { attr::read(c, attr, "attr") }?
         };
         let context = peer.child.context();
-        let (opts, place) = options(c, &given, (context.wait_ms, context.resident_limit))?;
+        // SAFETY: the caller vouches for the text.
+        let (opts, place) = unsafe { options(c, &given, (context.wait_ms, context.resident_limit)) }?;
         let mapped = Arc::new(map(c, &peer, name, &opts, &place)?);
         let Some(handle) = REGIONS.insert(mapped.clone()) else {
             let _ = mapped.region.unmap_view(mapped.addr, mapped.bytes);

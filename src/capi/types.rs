@@ -352,6 +352,10 @@ pub struct smc_map_attr {
     pub readahead: u32,
     /// Failures in a row after which the region is unavailable and no access waits any more, 1 to 1000000; 0: 8.
     pub fail_limit: u32,
+    /// A second path, "PEER/NAME" with PEER as for smc_connect(): the same region by another way, or a replica of it that you
+    /// keep equal. Taken when the first fails, and kept until it fails itself; nothing is mapped anew. Stores that are not
+    /// released stay and go over the new path; released ones are where they were. NULL: none. Copied.
+    pub second: *const c_char,
 }
 
 /// Counters of one region since it was mapped; see smc_region_stats(). They only grow, except for the local_ ones.

@@ -7,6 +7,7 @@ use super::views;
 use crate::base::config::{Backend, Config, LogLevel};
 use crate::base::{Error, Result, Status};
 use crate::link::Link;
+use crate::link::failover::{Failover, Path};
 use crate::sys::clock::Deadline;
 use crate::sys::process;
 use crate::sys::sync::SignalsBlocked;
@@ -124,9 +125,17 @@ impl Engine {
         if let Some(r) = regions.iter().find(|e| e.shared_as == shared_as).and_then(|e| e.region.upgrade()) {
             return Ok(r);
         }
-        let region = self.make(self.link(peer)?, name, opts)?;
+        let region = self.make(self.paths(peer, &opts)?, name, opts)?;
         regions.push(Entry { shared_as, region: Arc::downgrade(&region) });
         Ok(region)
+    }
+
+    /// The link to the peer, or both paths where the options name a second.
+    fn paths(&self, peer: &PeerName, opts: &MapOptions) -> Result<Arc<dyn Link>> {
+        let first = self.link(peer)?;
+        let Some(second) = &opts.second else { return Ok(first) };
+        let other = Path { link: self.link(&second.peer)?, name: Some(second.name.clone()) };
+        Ok(Arc::new(Failover::new(Path { link: first, name: None }, other)))
     }
 
     fn make(&self, link: Arc<dyn Link>, name: &str, opts: MapOptions) -> Result<Arc<Region>> {

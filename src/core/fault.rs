@@ -13,6 +13,10 @@ use crate::sys::Errno;
 use crate::sys::clock::{Deadline, nap};
 use crate::sys::sync::SignalsBlocked;
 
+/// How often a page is shown again that the kernel had no memory to show, and the pause between.
+const SHOW_TRIES: u32 = 50;
+const SHOW_PAUSE_NS: u64 = 1_000_000;
+
 /// How a fault ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Served {
@@ -26,6 +30,7 @@ impl Region {
     /// Serves a fault at `page` of `view`. `write` tells a store from a load.
     pub(super) fn serve(&self, signals: &SignalsBlocked, view: &View, page: usize, write: bool) -> Served {
         let deadline = self.deadline();
+        let mut tries = 0;
         loop {
             let state = self.pages.state(page);
             let done = match state {
@@ -37,8 +42,14 @@ impl Region {
                 }
                 State::Resident => self.show_resident(signals, view, page, write, deadline),
             };
-            if let Some(served) = done {
-                return served;
+            match done {
+                // The kernel had no memory to show it: that may pass, and the page is here.
+                Some(Served::Bus) if tries < SHOW_TRIES && self.pages.state(page) == State::Resident => {
+                    tries += 1;
+                    nap(SHOW_PAUSE_NS);
+                }
+                Some(served) => return served,
+                None => {}
             }
             // Under a value policy the wait goes on: its holder has a deadline too, and its bytes are not ours to fill.
             if deadline.passed()

@@ -26,6 +26,7 @@
 //! * Nothing calls upwards: events (revoked, moved, peer dead) are read with [`Link::health`].
 
 pub mod embedded;
+pub mod failover;
 pub mod faulty;
 pub mod loopback;
 pub mod mgmt;
@@ -194,6 +195,10 @@ pub trait Link: Send + Sync {
     fn attachments(&self, _key: RegionKey) -> u64 {
         1
     }
+
+    /// Writes that have not arrived yet never will: this path is left for another, and what it still holds is older than what
+    /// goes over that one. Async-signal-safe.
+    fn abandon(&self, _key: RegionKey) {}
 
     // ---- fault face ----
 

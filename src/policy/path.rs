@@ -20,6 +20,7 @@
 //! | `onerror` | `wait` `waitvalue` `value` `sigbus` | what a load sees when the home cannot be reached |
 //! | `wait` | time, 1ms to 1h | longest wait for the home |
 //! | `fill` | 0 to 255 | byte that fills a page showing the error value |
+//! | `second` | PEER/NAME | another way to the region or a replica of it, taken when the first fails |
 //! | `faillimit` | 1 to 1000000 | failures in a row after which the region is unavailable: no access waits any more |
 //!
 //! A size is a number of bytes with an optional suffix k, m, g or t (powers of 1024). A time is a number with `ms`, `s`
@@ -30,7 +31,7 @@
 use crate::base::Status;
 use crate::base::addr::PAGE;
 use crate::base::config::parse_size;
-use crate::core::options::{MapOptions, OnError, PeerName, Policy, Through};
+use crate::core::options::{MapOptions, OnError, PeerName, Policy, SecondPath, Through};
 
 /// What every name of ours starts with.
 pub const PREFIX: &[u8] = b"/smc/";
@@ -188,12 +189,19 @@ const KEYS: &[Key] = &[
         apply: |o, v| parse_ms(v).filter(|n| (1..=3_600_000).contains(n)).map(|n| o.wait_ms = n),
     },
     Key { name: "fill", want: "0 to 255", apply: |o, v| v.parse().ok().map(|n| o.error_byte = n) },
+    Key { name: "second", want: "PEER/NAME", apply: set_second },
     Key {
         name: "faillimit",
         want: "1 to 1000000",
         apply: |o, v| v.parse().ok().filter(|n| (1..=1_000_000).contains(n)).map(|n| o.fail_limit = n),
     },
 ];
+
+fn set_second(o: &mut MapOptions, v: &str) -> Option<()> {
+    let (peer, name) = v.rsplit_once('/')?;
+    let peer = parse_peer(peer).ok()?;
+    is_region_name(name).then(|| o.second = Some(SecondPath { peer, name: name.to_owned() }))
+}
 
 fn set_policy(o: &mut MapOptions, v: &str) -> Option<()> {
     match v {

@@ -71,7 +71,7 @@ pub fn structs() -> Vec<Struct> {
         row!(types::smc_export_attr { struct_size, name, address, length, access, kind, flags, allow_uid_count, allow_uids, incarnation }),
         row!(types::smc_client { struct_size, id, since_ns, pid, uid, access, reserved }),
         row!(types::smc_region_info { struct_size, name, length, access, kind, clients, pid }),
-        row!(types::smc_map_attr { struct_size, access, policy, through, on_error, offset, length, address_hint, page_unit, resident_limit, dirty_limit, age_ms, acquire_ms, wait_ms, window, error_byte, readahead, fail_limit }),
+        row!(types::smc_map_attr { struct_size, access, policy, through, on_error, offset, length, address_hint, page_unit, resident_limit, dirty_limit, age_ms, acquire_ms, wait_ms, window, error_byte, readahead, fail_limit, second }),
         row!(types::smc_range { offset, length }),
         row!(types::smc_stats { struct_size, faults, spurious_faults, pages_fetched, pages_prefetched, fetch_errors, pages_poisoned, pages_dropped, pages_evicted, pages_dirtied, pages_pushed, messages, bytes_written, bytes_fetched, pages_unchanged, releases, acquires, home_ops, write_errors, local_bytes, local_limit }),
     ]

@@ -5,6 +5,7 @@ use smc_engine::base::Status;
 use smc_engine::core::export::{Export, ExportOptions, Exporter, Memory};
 use smc_engine::link::Link;
 use smc_engine::link::embedded::EmbeddedLink;
+use smc_engine::link::failover::{Failover, Path};
 use smc_engine::link::faulty::{Faulty, Plan};
 use smc_engine::link::loopback::Loopback;
 use smc_engine::sys::mem::{Mapping, RW};
@@ -17,6 +18,7 @@ pub struct Home {
     pub name: &'static str,
     /// The link to it.
     pub link: Arc<dyn Link>,
+    plain: Arc<dyn Link>,
     /// Name of the region on the link.
     pub region: String,
     /// Bytes.
@@ -45,7 +47,8 @@ impl Home {
         let link = Arc::new(Loopback::new(len).expect("a loopback home"));
         let base = link.home() as usize;
         let keep = Arc::new(Keep::Loopback { _link: link.clone() });
-        Home { name: "loopback", link, region: "t".into(), len, base, _keep: keep }
+        let plain = link.clone();
+        Home { name: "loopback", link, plain, region: "t".into(), len, base, _keep: keep }
     }
 
     /// Exported by this process's exporter thread and mapped by the embedded link. Whole pages.
@@ -55,7 +58,8 @@ impl Home {
         let export = exporter.export(&region, Memory::New(len), ExportOptions::default()).expect("an export");
         let (base, len) = (export.base() as usize, export.len());
         let link = Arc::new(EmbeddedLink::connect_local());
-        Home { name: "embedded", link, region, len, base, _keep: Arc::new(Keep::Export { export }) }
+        let plain = link.clone();
+        Home { name: "embedded", link, plain, region, len, base, _keep: Arc::new(Keep::Export { export }) }
     }
 
     /// As [`Home::embedded`], on memory that outlives the export: [`Home::end`] and [`Home::restart`] it. Whole pages.
@@ -64,7 +68,8 @@ impl Home {
         let (base, len) = (memory.addr(), memory.len());
         let keep = Arc::new(Keep::Restartable { export: Mutex::default(), memory });
         let link = Arc::new(EmbeddedLink::connect_local());
-        let home = Home { name: "embedded", link, region: fresh_name(), len, base, _keep: keep };
+        let plain = link.clone();
+        let home = Home { name: "embedded", link, plain, region: fresh_name(), len, base, _keep: keep };
         home.restart(1);
         home
     }
@@ -109,15 +114,29 @@ impl Home {
         (Home { link: valve.clone(), ..self }, valve)
     }
 
+    /// The same home by its own link, past every wrapper.
+    pub fn plain(&self) -> Home {
+        let (name, region, keep) = (self.name, self.region.clone(), self._keep.clone());
+        Home { name, link: self.plain.clone(), plain: self.plain.clone(), region, len: self.len, base: self.base, _keep: keep }
+    }
+
+    /// This home, and `other` as its second path.
+    pub fn or_over(self, other: &Home) -> Home {
+        let first = Path { link: self.link.clone(), name: None };
+        let second = Path { link: other.link.clone(), name: Some(other.region.clone()) };
+        Home { name: "failover", link: Arc::new(Failover::new(first, second)), ..self }
+    }
+
     /// Another link object to the same home, so that two nodes share nothing but it.
     pub fn twin(&self) -> Home {
         let (name, region, keep) = (self.name, self.region.clone(), self._keep.clone());
-        Home { name, link: self.link.clone(), region, len: self.len, base: self.base, _keep: keep }
+        Home { name, link: self.link.clone(), plain: self.plain.clone(), region, len: self.len, base: self.base, _keep: keep }
     }
 
     /// A home in another process: it can be reached by the link, and not be looked at.
     pub fn unseen(link: Arc<dyn Link>, region: String, len: usize) -> Home {
-        Home { name: "embedded", link, region, len, base: 0, _keep: Arc::new(Keep::Elsewhere) }
+        let plain = link.clone();
+        Home { name: "embedded", link, plain, region, len, base: 0, _keep: Arc::new(Keep::Elsewhere) }
     }
 
     /// The exporter takes the memory away from every client. For exported homes.

@@ -99,6 +99,10 @@ impl Link for Valve {
         self.inner.close(key);
     }
 
+    fn abandon(&self, key: RegionKey) {
+        self.inner.abandon(key);
+    }
+
     fn attachments(&self, key: RegionKey) -> u64 {
         self.inner.attachments(key)
     }

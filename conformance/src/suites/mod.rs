@@ -26,6 +26,7 @@ pub fn all() -> Vec<Case> {
         paging::limits::CASES,
         paging::errors::CASES,
         paging::failure::CASES,
+        paging::failover::CASES,
         paging::threads::CASES,
         paging::storms::CASES,
         paging::first_writes::CASES,

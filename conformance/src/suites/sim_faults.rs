@@ -39,7 +39,8 @@ enum End {
 /// One seed's world.
 struct World {
     rig: Rig,
-    valve: Arc<Valve>,
+    /// One for each path.
+    valves: Vec<Arc<Valve>>,
     model: Model,
     map: Map,
     rng: fastrand::Rng,
@@ -94,10 +95,19 @@ impl World {
             reorder_ppm: [0, 300_000][rng.usize(..2)],
             ..Plan::default()
         };
-        let (home, valve) = home.behind("faulty", plan).with_valve();
+        let (home, valve) = home.behind("faulty", plan.clone()).with_valve();
+        let mut valves = vec![valve];
+        // Two ways to the same home, every third time.
+        let home = if rng.u32(0..3) == 0 {
+            let (other, valve) = home.plain().behind("faulty", Plan { seed: seed ^ 1, ..plan }).with_valve();
+            valves.push(valve);
+            home.or_over(&other)
+        } else {
+            home
+        };
         World {
             rig: Rig::new(backend, home, options(seed)),
-            valve,
+            valves,
             model: Model::new(&program.map, &program.home),
             map: program.map.clone(),
             len: program.home.len(),
@@ -111,6 +121,11 @@ impl World {
             embedded,
             rng,
         }
+    }
+
+    /// Turns every path's valve.
+    fn set(&self, s: Status) {
+        self.valves.iter().for_each(|v| v.set(s));
     }
 
     fn home(&self) -> Vec<u8> {
@@ -138,7 +153,7 @@ impl World {
         if self.down_for > 0 {
             self.down_for -= 1;
             if self.down_for == 0 {
-                self.valve.set(Status::OK);
+                self.set(Status::OK);
                 if std::mem::take(&mut self.away) {
                     self.rig.home.restart(1);
                 }
@@ -150,7 +165,11 @@ impl World {
                     self.rig.home.end();
                     self.away = true;
                 }
-                false => self.valve.set(Status::LINK_DOWN),
+                false if self.rng.bool() => self.set(Status::LINK_DOWN),
+                false => {
+                    let one = self.rng.usize(..self.valves.len());
+                    self.valves[one].set(Status::LINK_DOWN);
+                }
             }
         }
     }
@@ -160,7 +179,7 @@ impl World {
         if std::mem::take(&mut self.away) {
             self.rig.home.restart(1);
         }
-        self.valve.set(Status::OK);
+        self.set(Status::OK);
         // Who is not there cannot be revoked.
         let start = Instant::now();
         while self.rig.region.link().health(self.rig.region.key()) != Health::Up {
@@ -169,12 +188,12 @@ impl World {
         }
         match (self.end, self.embedded) {
             (End::Revoked, true) => self.rig.home.revoke(),
-            (End::Revoked, false) => self.valve.set(Status::REVOKED),
+            (End::Revoked, false) => self.set(Status::REVOKED),
             (End::Gone, true) => {
                 self.rig.home.end();
                 self.rig.home.restart(2);
             }
-            _ => self.valve.set(Status::PEER_DEAD),
+            _ => self.set(Status::PEER_DEAD),
         }
         // An operation that had begun may still arrive; after it none does.
         let start = Instant::now();
@@ -350,7 +369,7 @@ impl World {
     /// error value.
     fn settle(&mut self) -> Checked {
         self.down_for = 0;
-        self.valve.set(Status::OK);
+        self.set(Status::OK);
         if std::mem::take(&mut self.away) {
             self.rig.home.restart(1);
         }

@@ -63,6 +63,9 @@ impl Link for Struck {
     fn health(&self, key: RegionKey) -> Health {
         self.0.health(key)
     }
+    fn abandon(&self, key: RegionKey) {
+        self.0.abandon(key);
+    }
     fn attachments(&self, key: RegionKey) -> u64 {
         self.0.attachments(key)
     }

@@ -3,6 +3,7 @@
 pub mod basic;
 pub mod counters;
 pub mod errors;
+pub mod failover;
 pub mod failure;
 pub mod exact;
 pub mod first_writes;
