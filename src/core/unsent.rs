@@ -30,16 +30,22 @@ struct Log {
     runs: Vec<(u64, u64, usize)>,
 }
 
+/// Runs of delivered writes: offset and length.
+pub(super) type Runs = Vec<(u64, usize)>;
+
 impl Log {
-    /// Everything that was delivered to an earlier home: `None` when there is no other home.
-    fn left_behind(&mut self, attachment: u64) -> Option<Vec<(u64, usize)>> {
-        let other = self.attachment != attachment;
-        self.attachment = attachment;
-        other.then(|| self.take())
+    fn take(&mut self) -> Runs {
+        std::mem::take(&mut self.runs).into_iter().map(|(_, off, len)| (off, len)).collect()
     }
 
-    fn take(&mut self) -> Vec<(u64, usize)> {
-        std::mem::take(&mut self.runs).into_iter().map(|(_, off, len)| (off, len)).collect()
+    /// False when this is not the home of before: what was delivered there goes to `back`.
+    fn is_at(&mut self, attachment: u64, back: impl FnOnce(Runs)) -> bool {
+        let same = self.attachment == attachment;
+        if !same {
+            self.attachment = attachment;
+            back(self.take());
+        }
+        same
     }
 }
 
@@ -69,28 +75,39 @@ impl Unfenced {
         true
     }
 
-    /// How many batches there are, `number` says, with all of them noted; or what was left behind at an earlier home.
-    pub(super) fn begin_fence(&self, attachment: u64, number: impl FnOnce() -> u64) -> Result<u64, Vec<(u64, usize)>> {
+    /// How many batches there are, as `number` says, with all of them noted. `None` when the home of `attachment` is another
+    /// than before: what was delivered to that goes to `back`.
+    ///
+    /// `back` makes its runs dirty again before anybody else can ask here: whoever finds nothing noted finds them dirty.
+    pub(super) fn begin_fence(
+        &self,
+        attachment: u64,
+        number: impl FnOnce() -> u64,
+        back: impl FnOnce(Runs),
+    ) -> Option<u64> {
         let mut log = self.lock();
-        log.left_behind(attachment).map_or_else(|| Ok(number()), Err)
+        log.is_at(attachment, back).then(number)
     }
 
-    /// The first so many batches have arrived; or what was left behind at an earlier home.
-    pub(super) fn end_fence(&self, attachment: u64, batches: u64) -> Result<(), Vec<(u64, usize)>> {
+    /// The first so many batches have arrived; false, and as above, when they went to another home.
+    pub(super) fn end_fence(&self, attachment: u64, batches: u64, back: impl FnOnce(Runs)) -> bool {
         let mut log = self.lock();
-        log.left_behind(attachment).map_or(Ok(()), Err)?;
-        log.runs.retain(|(n, _, _)| *n > batches);
-        Ok(())
+        let same = log.is_at(attachment, back);
+        if same {
+            log.runs.retain(|(n, _, _)| *n > batches);
+        }
+        same
+    }
+
+    /// Nothing of it is known to arrive: all goes to `back`.
+    pub(super) fn give_up(&self, back: impl FnOnce(Runs)) {
+        let mut log = self.lock();
+        back(log.take());
     }
 
     /// True when it is time for a fence.
     pub(super) fn is_full(&self) -> bool {
         self.lock().runs.len() > MOST_UNFENCED
-    }
-
-    /// Takes everything out.
-    pub(super) fn take(&self) -> Vec<(u64, usize)> {
-        self.lock().take()
     }
 }
 

@@ -11,6 +11,7 @@ use super::harvest::Heat;
 use super::options::Policy;
 use super::pages::{Event, State};
 use super::region::Region;
+use super::unsent::Runs;
 use crate::base::Status;
 use crate::base::addr::PageRange;
 use crate::link::{Ticket, WriteOp};
@@ -91,7 +92,7 @@ impl Region {
             if !status.is_ok() {
                 // Nothing is fenced now, so nothing that was delivered is known to be there.
                 let _signals = SignalsBlocked::new();
-                self.take_back(self.unfenced.take());
+                self.unfenced.give_up(|runs| self.take_back(runs));
                 return status;
             }
             if self.keeper.failed() == failed {
@@ -137,26 +138,25 @@ impl Region {
     pub(super) fn fence(&self, deadline: Deadline) -> Status {
         let _signals = SignalsBlocked::new();
         let home = || self.link.attachments(self.key);
-        let batches = match self.unfenced.begin_fence(home(), || self.keeper.delivered()) {
-            Ok(n) => n,
-            Err(behind) => return self.left_behind(behind),
+        let back = |runs| self.take_back(runs);
+        let Some(batches) = self.unfenced.begin_fence(home(), || self.keeper.delivered(), back) else {
+            return self.left_behind();
         };
         let s = self.link.fence(self.key, deadline);
         self.note(s);
         if !s.is_ok() {
-            self.take_back(self.unfenced.take());
+            self.unfenced.give_up(back);
             return s;
         }
-        match self.unfenced.end_fence(home(), batches) {
-            Ok(()) => self.keeper.note_fenced(batches),
-            Err(behind) => return self.left_behind(behind),
+        if !self.unfenced.end_fence(home(), batches, back) {
+            return self.left_behind();
         }
+        self.keeper.note_fenced(batches);
         s
     }
 
-    /// The home was attached anew since the last fence: what went before is sent again.
-    fn left_behind(&self, runs: Vec<(u64, usize)>) -> Status {
-        self.take_back(runs);
+    /// The home was attached anew since the last fence: what went before is dirty again.
+    fn left_behind(&self) -> Status {
         self.note_reattached();
         Status::BUSY
     }
@@ -164,14 +164,15 @@ impl Region {
     /// Looks whether the home was attached anew.
     pub(super) fn follow_home(&self) {
         let _signals = SignalsBlocked::new();
-        if let Err(behind) = self.unfenced.begin_fence(self.link.attachments(self.key), || 0) {
-            self.left_behind(behind);
+        let back = |runs| self.take_back(runs);
+        if self.unfenced.begin_fence(self.link.attachments(self.key), || 0, back).is_none() {
+            self.left_behind();
         }
     }
 
     /// What was delivered and not fenced is dirty again: whether it is at the home is not known, and sending it again is
-    /// always allowed. Its pages are here: none is given up before a fence. Called with signals blocked.
-    fn take_back(&self, runs: Vec<(u64, usize)>) {
+    /// always allowed. Its pages are here: none is given up before a fence. Called with signals blocked and the log locked.
+    fn take_back(&self, runs: Runs) {
         if runs.is_empty() {
             return;
         }

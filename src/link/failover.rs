@@ -12,6 +12,7 @@
 //! A `Failover` serves one region at a time.
 
 use super::*;
+use crate::sys::sync::{Lock, SignalsBlocked};
 use std::sync::atomic::AtomicU32;
 use std::sync::{Mutex, PoisonError};
 
@@ -31,6 +32,8 @@ pub struct Failover {
     /// Changes of path. An even number is the first path, an odd one the second: so that who sees a path sees how often it
     /// was changed.
     changes: AtomicU64,
+    /// Held by who tries the other path. Taken with signals blocked only.
+    trying: Lock,
     /// The open key; 0: none. Old ones never come back.
     key: AtomicU32,
     opened: AtomicU32,
@@ -52,6 +55,7 @@ impl Failover {
             paths: [first, second],
             keys: [AtomicU64::new(NONE), AtomicU64::new(NONE)],
             changes: AtomicU64::new(0),
+            trying: Lock::new(),
             key: AtomicU32::new(0),
             opened: AtomicU32::new(0),
             registered: Mutex::default(),
@@ -77,35 +81,47 @@ impl Failover {
 
     /// Runs `op` on the path in use; where that fails because of the path, on the other, which is in use from then on if it
     /// works there.
-    fn run<R>(&self, key: RegionKey, op: impl Fn(usize, &dyn Link, RegionKey) -> Result<R, Status>) -> Result<R, Status> {
+    fn run<R>(
+        &self,
+        key: RegionKey,
+        deadline: Deadline,
+        op: impl Fn(usize, &dyn Link, RegionKey) -> Result<R, Status>,
+    ) -> Result<R, Status> {
         self.check(key)?;
-        let seen = self.changes.load(SeqCst);
-        let from = (seen & 1) as usize;
-        let first = match self.path(from) {
-            Some((link, k)) => op(from, link, k),
+        let on = |i: usize| match self.path(i) {
+            Some((link, k)) => op(i, link, k),
             None => Err(Status::NOT_FOUND),
         };
-        let cause = match first {
+        let seen = self.changes.load(SeqCst);
+        let cause = match on((seen & 1) as usize) {
             Err(s) if is_of_the_path(s) => s,
             r => return self.count(r),
         };
-        let to = 1 - from;
+        let signals = SignalsBlocked::new();
+        let _one_at_a_time = self.trying.lock(&signals);
+        if self.changes.load(SeqCst) != seen {
+            // Somebody else has changed the path meanwhile.
+            return self.count(on(self.active()));
+        }
+        let to = 1 - (seen & 1) as usize;
         let Some((link, k)) = self.path(to).filter(|(l, k)| !matches!(l.health(*k), Health::Down(_))) else {
             return self.count(Err(cause));
         };
-        match op(to, link, k) {
-            Ok(r) => {
-                if self.changes.compare_exchange(seen, seen + 1, SeqCst, SeqCst).is_ok() {
-                    self.stats.failovers.hit();
-                    if let Some((old, k)) = self.path(from) {
-                        old.abandon(k);
-                    }
-                }
-                Ok(r)
-            }
-            // What the path in use says is the news.
-            Err(_) => self.count(Err(cause)),
+        if deadline.passed() {
+            return self.count(Err(cause));
         }
+        // What an earlier try has left there is older than what went over the path in use since.
+        link.abandon(k);
+        let Ok(r) = op(to, link, k) else {
+            // What the path in use says is the news.
+            return self.count(Err(cause));
+        };
+        self.changes.store(seen + 1, SeqCst);
+        self.stats.failovers.hit();
+        if let Some((old, k)) = self.path(1 - to) {
+            old.abandon(k);
+        }
+        Ok(r)
     }
 
     fn count<R>(&self, r: Result<R, Status>) -> Result<R, Status> {
@@ -202,7 +218,7 @@ impl Link for Failover {
     }
 
     unsafe fn fetch(&self, key: RegionKey, off: HomeOff, dst: *mut u8, len: usize, deadline: Deadline) -> Status {
-        let r = self.run(key, |_, link, k| {
+        let r = self.run(key, deadline, |_, link, k| {
             // SAFETY: the caller's promise is passed on.
             unsafe { link.fetch(k, off, dst, len, deadline) }.ok()
         });
@@ -219,7 +235,7 @@ impl Link for Failover {
         len: usize,
         deadline: Deadline,
     ) -> Status {
-        let r = self.run(key, |_, link, k| {
+        let r = self.run(key, deadline, |_, link, k| {
             // SAFETY: the caller's promise is passed on.
             unsafe { link.fetch_pair(k, off, dst, len, deadline) }.ok()
         });
@@ -229,7 +245,7 @@ impl Link for Failover {
     }
 
     unsafe fn put(&self, key: RegionKey, off: HomeOff, src: *const u8, len: usize, deadline: Deadline) -> Status {
-        let r = self.run(key, |_, link, k| {
+        let r = self.run(key, deadline, |_, link, k| {
             // SAFETY: the caller's promise is passed on.
             unsafe { link.put(k, off, src, len, deadline) }.ok()
         });
@@ -239,7 +255,7 @@ impl Link for Failover {
     }
 
     unsafe fn post(&self, key: RegionKey, ops: &[WriteOp]) -> Result<Ticket, Status> {
-        let ticket = self.run(key, |i, link, k| {
+        let ticket = self.run(key, Deadline(u64::MAX), |i, link, k| {
             // SAFETY: the caller's promise is passed on; where it fails on one path nothing of it is under way there.
             let t = unsafe { link.post(k, ops) }?;
             Ok(Ticket(t.0 << 1 | i as u64))
@@ -259,11 +275,11 @@ impl Link for Failover {
 
     fn fence(&self, key: RegionKey, deadline: Deadline) -> Status {
         self.stats.fences.hit();
-        bare(self.run(key, |_, link, k| link.fence(k, deadline).ok()))
+        bare(self.run(key, deadline, |_, link, k| link.fence(k, deadline).ok()))
     }
 
     fn atomic(&self, key: RegionKey, off: HomeOff, op: AtomicOp, deadline: Deadline) -> Result<u64, Status> {
-        let r = self.run(key, |_, link, k| link.atomic(k, off, op, deadline));
+        let r = self.run(key, deadline, |_, link, k| link.atomic(k, off, op, deadline));
         self.stats.atomics.hit();
         r
     }

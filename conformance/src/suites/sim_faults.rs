@@ -418,7 +418,18 @@ impl World {
             // Of a store to a failing page an earlier release has told already.
             missing += usize::from(!self.doubtful[i]);
             if !named(i) {
-                return Err(format!("byte {i} is lost and not named (release: {s:?}, lost {lost:?})"));
+                let page = i / PAGE;
+                return Err(format!(
+                    "byte {i} is lost and not named: loads as {:02x}, home {:02x}, expected {:02x}, dirty {}, doubtful {}, its page is \
+                     here: {}, release: {s:?}, named in its page: {:?}",
+                    self.rig.load8(i),
+                    home[i],
+                    self.model.byte(i),
+                    self.model.is_dirty(i),
+                    self.doubtful[i],
+                    self.rig.region.is_resident(page),
+                    lost.iter().filter(|r| r.0 < ((page + 1) * PAGE) as u64 && r.1 > (page * PAGE) as u64).collect::<Vec<_>>()
+                ));
             }
             if !self.model.is_dirty(i) && !self.doubtful[i] {
                 return Err(format!("byte {i} was released, and is not at the home"));

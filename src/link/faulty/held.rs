@@ -79,9 +79,12 @@ impl Held {
     pub(super) fn release(&self, mut put: impl FnMut(HomeOff, &[u8]) -> Status) -> Status {
         let _signals = SignalsBlocked::new();
         let mut locked = self.lock();
-        let all = &mut locked.1;
+        let (life, all) = &mut *locked;
         while let Some(pick) = all.len().checked_sub(1).map(|last| first_of(all, last)) {
             let Some((off, bytes)) = all.get(pick) else { break };
+            if self.life() != *life {
+                return Status::LINK_DOWN;
+            }
             let s = put(*off, bytes);
             if !s.is_ok() {
                 return s;
