@@ -198,6 +198,8 @@ enum smc_status
     SMC_STATUS_REFUSED = 303,
     // The peer speaks another version or sent nonsense.
     SMC_STATUS_PROTOCOL = 304,
+    // The exporter came back with other memory under the same name: map it again.
+    SMC_STATUS_STALE = 305,
     // The operating system refused a call; the error text names it.
     SMC_STATUS_SYSTEM = 400,
     // No fault back end works on this host; `smc doctor` says why.
@@ -463,6 +465,9 @@ typedef struct smc_export_attr {
     uint32_t allow_uid_count;
     // Users admitted beside this process's own and root; copied. May be NULL when the count is 0.
     const uint32_t *allow_uids;
+    // Names the content: clients that lose this exporter go on with a later export of the same name, length and number. Give
+    // the same number only when the memory holds every byte that the earlier export held at its end. 0: unlike any other.
+    uint64_t incarnation;
 } smc_export_attr;
 
 // A client of an export.
@@ -522,8 +527,12 @@ typedef struct smc_map_attr {
     uint32_t error_byte;
     // Pages that a thread of the library brings ahead of a sequential reader, 1 to 4096; 0: none.
     uint32_t readahead;
-    // Not used; 0.
-    uint32_t reserved;
+    // Failures in a row after which the region is unavailable and no access waits any more, 1 to 1000000; 0: 8.
+    uint32_t fail_limit;
+    // A second path, "PEER/NAME" with PEER as for smc_connect(): the same region by another way, or a replica of it that you
+    // keep equal. Taken when the first fails, and kept until it fails itself; nothing is mapped anew. Stores that are not
+    // released stay and go over the new path; released ones are where they were. NULL: none. Copied.
+    const char *second;
 } smc_map_attr;
 
 // What a peer says about one region.
@@ -546,6 +555,14 @@ typedef struct smc_region_info {
 
 // Called by smc_list() for each region; another result than 0 ends the list.
 typedef int32_t (*smc_list_fn)(const struct smc_region_info *info, void *user);
+
+// A range of bytes of a region.
+typedef struct smc_range {
+    // First byte.
+    uint64_t offset;
+    // Bytes.
+    uint64_t length;
+} smc_range;
 
 // Called when a region's status changes; see smc_set_error_handler().
 typedef void (*smc_error_fn)(struct smc_region *region, smc_status status, void *user);
@@ -958,10 +975,43 @@ smc_status smc_list(struct smc_peer *peer,
                     smc_list_fn each,
                     void *user);
 
-// OK, or why accesses to the region fail now: LINK_DOWN and the like while it may come back, PEER_DEAD or REVOKED for
-// good. INVALID_ARGUMENT when `region` is not mapped, FORKED in a fork child. Any thread; never blocks.
+// OK, or why accesses to the region fail now: LINK_DOWN, PEER_DEAD and the like while it may come back, REVOKED or STALE
+// for good. INVALID_ARGUMENT when `region` is not mapped, FORKED in a fork child. Any thread; never blocks.
 SMC_API
 smc_status smc_region_status(struct smc_region *region);
+
+// How the region is doing: enum smc_condition in `*condition`, and in `*failures` (may be NULL) how many accesses and calls
+// have failed since the last one that worked.
+//
+// SMC_CONDITION_DEGRADED: the home could not be reached within the wait. SMC_CONDITION_UNAVAILABLE: so many failures in a row
+// that no access waits any more (`fail_limit` of smc_map_attr), or the region will not come back (REVOKED, STALE): go over to
+// your other path. The library asks the home again in the background: a region that can come back does so by itself.
+// Errors: INVALID_ARGUMENT, FORKED. Any thread; never blocks.
+//
+// # Safety
+// `condition` is writable; `failures` is NULL or writable.
+SMC_API
+smc_status smc_region_condition(struct smc_region *region,
+                                uint32_t *condition,
+                                uint32_t *failures);
+
+// Names stores that have not reached the home: up to `most` ranges of bytes of the region, in order, in `ranges`, and in
+// `*count` how many they are. `which`: enum smc_which.
+//
+// SMC_WHICH_UNRELEASED: found by a release, flush or background write-back that failed; they are kept, and sent again. The
+// exact bytes, except with SMC_POLICY_PAGE: whole pages. SMC_WHICH_LOST: given up since the region was mapped: stores to
+// pages that showed the error value (whole pages), and, when the region will not come back, all that is unreleased.
+// `ranges` may be NULL when `most` is 0. `*count` = `most` may mean that there are more. Errors: INVALID_ARGUMENT, FORKED.
+// Any thread.
+//
+// # Safety
+// `ranges` is writable for `most` entries; `count` is writable.
+SMC_API
+smc_status smc_ranges(struct smc_region *region,
+                      uint32_t which,
+                      struct smc_range *ranges,
+                      size_t most,
+                      size_t *count);
 
 // Sets the function called when the region's status changes; NULL takes it away.
 //

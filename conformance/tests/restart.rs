@@ -297,6 +297,24 @@ fn serve_read_only_survives_a_crash() {
     let _ = std::fs::remove_file(file);
 }
 
+/// `smc serve` takes the memory away from its clients when it is told to, and serves others.
+#[test]
+fn serve_revokes_on_demand() {
+    let name = unique("usr2");
+    let serve = Serve::start(&["--name", &name, "--size", "64K"]);
+    let c = Client::open(&name, opts());
+    c.store(0, 5);
+    assert_eq!(c.region.release(0, 0), Status::OK);
+    c.store(PAGE, 6);
+    // SAFETY: our own child.
+    unsafe { libc::kill(serve.0.id() as i32, libc::SIGUSR2) };
+    eventually("it is revoked", || c.health() == Health::Down(Status::REVOKED));
+    assert_eq!(c.region.release(0, 0), Status::REVOKED);
+    assert_eq!(c.region.lost(9), [(PAGE as u64, PAGE as u64 + 1)]);
+    let other = Client::open(&name, opts());
+    assert_eq!((other.load(0), other.load(PAGE)), (5, 0));
+}
+
 /// Without a file the memory is new.
 #[test]
 fn serve_without_a_file_is_new() {

@@ -27,12 +27,18 @@ impl Signals {
         Signals(set)
     }
 
-    /// The next signal, or `None` when none came in `wait`.
-    pub fn next(&self, wait: Duration) -> Option<i32> {
+    /// The next signal and the number that came with it (0 without one), or `None` when none came in `wait`.
+    pub fn next(&self, wait: Duration) -> Option<(i32, u64)> {
         let t = libc::timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
-        // SAFETY: set and time are live for the call; the details are not asked for.
-        let s = unsafe { libc::sigtimedwait(&raw const self.0, std::ptr::null_mut(), &raw const t) };
-        (s > 0).then_some(s)
+        let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+        // SAFETY: set and time are live for the call, info is a live out buffer.
+        let s = unsafe { libc::sigtimedwait(&raw const self.0, info.as_mut_ptr(), &raw const t) };
+        // SAFETY: zeroed, then filled by the call; every bit pattern is a valid siginfo_t.
+        let info = unsafe { info.assume_init() };
+        // SAFETY: a signal sent with a number carries one.
+        let number = if info.si_code == libc::SI_QUEUE { unsafe { info.si_value() }.sival_ptr.addr() } else { 0 };
+        // It is an int for the sender.
+        (s > 0).then_some((s, (number & 0xffff_ffff) as u64))
     }
 }
 
