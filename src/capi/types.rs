@@ -197,38 +197,6 @@ pub struct smc_export_t {
     _opaque: [u8; 0],
 }
 
-/// How a region is doing; see smc_region_condition().
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub enum smc_condition {
-    /// Accesses work.
-    Ok = 1,
-    /// An access or call has failed, and none has worked since. It may recover by itself.
-    Degraded = 2,
-    /// `fail_limit` of them have failed in a row, and none waits any more; or it will not come back.
-    Unavailable = 3,
-}
-
-/// Which ranges smc_ranges() tells of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub enum smc_which {
-    /// Stores that were found and could not be delivered yet: kept, and sent again.
-    Unreleased = 1,
-    /// Stores that were given up since the region was mapped: they are nowhere.
-    Lost = 2,
-}
-
-/// A range of bytes of a region.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(C)]
-pub struct smc_range {
-    /// First byte.
-    pub offset: u64,
-    /// Bytes.
-    pub length: u64,
-}
-
 /// Settings of smc_init(). Zero in a field takes the environment's setting, or the default.
 #[derive(Clone, Copy)]
 #[repr(C)]

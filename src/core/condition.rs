@@ -201,7 +201,8 @@ impl Watch {
     /// True when the program must be told something: `announced`, or a change that came without an access.
     pub(super) fn is_news(&mut self, region: &Region, announced: bool) -> bool {
         let now = Some(region.condition());
-        let changed = self.told.is_some_and(|t| Some(t) != now) || (self.told.is_none() && region.status() != Status::OK);
+        let changed =
+            self.told.is_some_and(|t| Some(t) != now) || (self.told.is_none() && region.status() != Status::OK);
         self.told = now;
         changed || announced
     }

@@ -18,6 +18,7 @@ pub mod losses;
 pub mod mapping;
 pub mod options;
 pub mod pages;
+pub mod poison;
 pub mod region;
 pub mod selftest;
 pub mod tracker;

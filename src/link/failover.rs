@@ -45,7 +45,10 @@ const NONE: u64 = u64::MAX;
 
 /// Failures that another path can help with; the others are about the operation itself.
 fn is_of_the_path(s: Status) -> bool {
-    !matches!(s, Status::OUT_OF_RANGE | Status::PERMISSION | Status::INVALID_ARGUMENT | Status::INTERNAL | Status::FORKED)
+    !matches!(
+        s,
+        Status::OUT_OF_RANGE | Status::PERMISSION | Status::INVALID_ARGUMENT | Status::INTERNAL | Status::FORKED
+    )
 }
 
 impl Failover {
@@ -164,7 +167,9 @@ impl Link for Failover {
             close(0, a);
             close(1, b);
             let why = format!("the first path leads to {} bytes, the second to {}", a.info.len, b.info.len);
-            return Err(Error::new(Status::INVALID_ARGUMENT, attempt(), why).remedy("name a replica of the same region"));
+            return Err(
+                Error::new(Status::INVALID_ARGUMENT, attempt(), why).remedy("name a replica of the same region")
+            );
         }
         for (k, o) in self.keys.iter().zip(&both) {
             k.store(o.as_ref().map_or(NONE, |o| o.key.0.into()), SeqCst);

@@ -9,8 +9,8 @@ use smc_engine::link::failover::{Failover, Path};
 use smc_engine::link::faulty::{Faulty, Plan};
 use smc_engine::link::loopback::Loopback;
 use smc_engine::sys::mem::{Mapping, RW};
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// A home and a link to it.
 pub struct Home {
@@ -117,7 +117,15 @@ impl Home {
     /// The same home by its own link, past every wrapper.
     pub fn plain(&self) -> Home {
         let (name, region, keep) = (self.name, self.region.clone(), self._keep.clone());
-        Home { name, link: self.plain.clone(), plain: self.plain.clone(), region, len: self.len, base: self.base, _keep: keep }
+        Home {
+            name,
+            link: self.plain.clone(),
+            plain: self.plain.clone(),
+            region,
+            len: self.len,
+            base: self.base,
+            _keep: keep,
+        }
     }
 
     /// This home, and `other` as its second path.
@@ -130,7 +138,15 @@ impl Home {
     /// Another link object to the same home, so that two nodes share nothing but it.
     pub fn twin(&self) -> Home {
         let (name, region, keep) = (self.name, self.region.clone(), self._keep.clone());
-        Home { name, link: self.link.clone(), plain: self.plain.clone(), region, len: self.len, base: self.base, _keep: keep }
+        Home {
+            name,
+            link: self.link.clone(),
+            plain: self.plain.clone(),
+            region,
+            len: self.len,
+            base: self.base,
+            _keep: keep,
+        }
     }
 
     /// A home in another process: it can be reached by the link, and not be looked at.

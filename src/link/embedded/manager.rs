@@ -168,8 +168,7 @@ impl Loop {
 
     fn timeout_ms(&mut self, beat: u64) -> u64 {
         let table = self.table.clone();
-        let busy = !self.closed.is_empty()
-            || self.sessions.iter_mut().any(|s| !s.settle(&table) || s.is_knocking());
+        let busy = !self.closed.is_empty() || self.sessions.iter_mut().any(|s| !s.settle(&table) || s.is_knocking());
         if busy {
             return BUSY_MS;
         }

@@ -19,6 +19,7 @@ pub mod copy;
 mod manager;
 pub mod names;
 mod ops;
+mod search;
 mod session;
 mod slots;
 

@@ -1,6 +1,7 @@
 //! One conversation with an exporter, as seen by the manager thread.
 
 use super::control;
+use super::search::{Search, What};
 use super::slots::Table;
 use crate::base::{Error, Status};
 use crate::link::mgmt::{self, MAX_FRAME, Message, RegionDesc};
@@ -38,37 +39,8 @@ pub(super) enum Purpose {
     },
 }
 
-/// What was opened, and what alone may take its place.
-#[derive(Clone, PartialEq, Eq)]
-pub(super) struct What {
-    name: String,
-    want: Access,
-    len: u64,
-    incarnation: u64,
-}
-
-/// How far the search for a lost exporter is.
-#[derive(Default)]
-pub(super) struct Search {
-    /// When to try again.
-    next: u64,
-    pause_ns: u64,
-    /// What the new exporter handed over, until the slot can take it: home, generation, control page.
-    found: Option<(Mapping, u64, Mapping)>,
-    /// The slot has it.
-    taken: bool,
-    /// A move that came meanwhile.
-    pending: Option<(Mapping, u64)>,
-}
-
-/// First pause between two searches; it doubles up to [`PAUSE_MAX`].
-const PAUSE_MIN: u64 = 10_000_000;
-const PAUSE_MAX: u64 = 1_000_000_000;
-/// Time an exporter has to answer a search.
-const ANSWER_MS: u64 = 5000;
-
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
+pub(super) enum Phase {
     Connecting,
     Greeting,
     Asked,
@@ -76,8 +48,8 @@ enum Phase {
 
 pub(super) struct Session {
     address: Vec<u8>,
-    fd: Option<OwnedFd>,
-    phase: Phase,
+    pub fd: Option<OwnedFd>,
+    pub phase: Phase,
     pub deadline: Deadline,
     pub purpose: Purpose,
     /// Nothing more to do here.
@@ -85,12 +57,6 @@ pub(super) struct Session {
 }
 
 type Outcome = Result<(), Error>;
-
-impl What {
-    fn nothing() -> What {
-        What { name: String::new(), want: Access::ReadOnly, len: 0, incarnation: 0 }
-    }
-}
 
 impl Session {
     pub fn new(address: Vec<u8>, purpose: Purpose, deadline: Deadline) -> Session {
@@ -158,23 +124,6 @@ impl Session {
         {
             self.fail(e);
         }
-    }
-
-    /// The exporter is gone, or was not found: looks for the name again after a pause.
-    fn search_again(&mut self) {
-        self.fd = None;
-        self.phase = Phase::Connecting;
-        self.deadline = Deadline::in_ms(ANSWER_MS);
-        let nothing = || Purpose::Lost { key: RegionKey(0), what: What::nothing(), search: Search::default() };
-        let (key, what, pause) = match std::mem::replace(&mut self.purpose, nothing()) {
-            Purpose::Live { key, what, .. } => (key, what, 0),
-            Purpose::Lost { key, what, search } => (key, what, search.pause_ns),
-            other => return self.purpose = other,
-        };
-        let pause_ns = (pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
-        let search = Search { next: now() + pause_ns, pause_ns, ..Search::default() };
-        self.deadline = Deadline(now() + pause_ns + ANSWER_MS * 1_000_000);
-        self.purpose = Purpose::Lost { key, what, search };
     }
 
     fn try_connect(&mut self, trusted: &dyn Fn(u32) -> bool) -> Outcome {
@@ -353,34 +302,6 @@ impl Session {
             self.done = true;
         }
         Ok(())
-    }
-
-    /// Attaches the slot to what a search has found, as far as operations under way allow; true when nothing waits.
-    fn attach(&mut self, table: &Table) -> bool {
-        let Purpose::Lost { key, what, search } = &mut self.purpose else { return true };
-        let Some(slot) = table.slot(key.0 as usize & (super::SLOTS - 1)) else { return true };
-        if slot.key.load(SeqCst) != key.0 {
-            search.found = None;
-            return true;
-        }
-        if let Some((home, generation, control)) = search.found.take() {
-            match slot.reattach(home, generation, control) {
-                Ok(()) => search.taken = true,
-                Err((home, control)) => {
-                    search.found = Some((home, generation, control));
-                    return false;
-                }
-            }
-        }
-        if !search.taken {
-            return true;
-        }
-        if !slot.revive() {
-            return false;
-        }
-        let (key, what, pending) = (*key, what.clone(), search.pending.take());
-        self.purpose = Purpose::Live { key, what, beat: 0, pending };
-        true
     }
 
     /// Maps a descriptor the exporter sent, after making sure that he cannot shrink it under us.

@@ -261,7 +261,15 @@ mod tests {
 
     fn region() -> impl Strategy<Value = RegionDesc> {
         let kinds = prop_oneof![Just(MemoryKind::System), Just(MemoryKind::Pinned), Just(MemoryKind::Device)];
-        ("[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}", any::<u64>(), access(), kinds, any::<u32>(), any::<u32>(), any::<[u64; 2]>())
+        (
+            "[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}",
+            any::<u64>(),
+            access(),
+            kinds,
+            any::<u32>(),
+            any::<u32>(),
+            any::<[u64; 2]>(),
+        )
             .prop_map(|(name, len, access, kind, pid, clients, [generation, incarnation])| RegionDesc {
                 name,
                 len,

@@ -69,9 +69,7 @@ fn goes_down_and_comes_back(b: &Bench) {
         assert_eq!(smc_engine::sys::event::readable([fd], Some(1000)).ok(), Some([true]), "{}: the descriptor", r.tag);
         valve.set(Status::OK);
         eventually(&r.tag, "it recovers by itself", || r.region.condition() == (Condition::Ok, Status::OK));
-        eventually(&r.tag, "and says so", || {
-            seen.lock().expect("a list").last() == Some(&(Condition::Ok, Status::OK))
-        });
+        eventually(&r.tag, "and says so", || seen.lock().expect("a list").last() == Some(&(Condition::Ok, Status::OK)));
         assert_eq!(r.region.failures(), 0, "{}", r.tag);
         r.region.on_status(None);
     }
@@ -169,15 +167,21 @@ fn stores_are_sent_again_by_themselves(b: &Bench) {
             assert_eq!(r.region.release(0, 0), Status::LINK_DOWN, "{}", r.tag);
             let page = |p: u64| (p * PAGE as u64, (p + 1) * PAGE as u64);
             let want = match p {
-                Policy::Byte => vec![(3 * PAGE as u64 + 100, 3 * PAGE as u64 + 101), (5 * PAGE as u64 + 8, 5 * PAGE as u64 + 17)],
-                Policy::Line => vec![(3 * PAGE as u64 + 64, 3 * PAGE as u64 + 128), (5 * PAGE as u64, 5 * PAGE as u64 + 64)],
+                Policy::Byte => {
+                    vec![(3 * PAGE as u64 + 100, 3 * PAGE as u64 + 101), (5 * PAGE as u64 + 8, 5 * PAGE as u64 + 17)]
+                }
+                Policy::Line => {
+                    vec![(3 * PAGE as u64 + 64, 3 * PAGE as u64 + 128), (5 * PAGE as u64, 5 * PAGE as u64 + 64)]
+                }
                 Policy::Page => vec![page(3), page(5)],
             };
             assert_eq!(by_policy(p, r.region.unreleased(100)), want, "{}", r.tag);
             assert_eq!(r.region.lost(100), [], "{}: nothing is given up", r.tag);
             valve.set(Status::OK);
             eventually(&r.tag, "it is sent", || r.home.word(5 * PAGE + 8) == u64::from_le_bytes([1; 8]));
-            eventually(&r.tag, "all of it", || r.home.bytes(3 * PAGE + 100, 1) == [7] && r.home.bytes(5 * PAGE + 16, 1) == [9]);
+            eventually(&r.tag, "all of it", || {
+                r.home.bytes(3 * PAGE + 100, 1) == [7] && r.home.bytes(5 * PAGE + 16, 1) == [9]
+            });
             r.release();
             assert_eq!(r.region.unreleased(100), [], "{}", r.tag);
         }

@@ -3,9 +3,9 @@
 pub mod basic;
 pub mod counters;
 pub mod errors;
+pub mod exact;
 pub mod failover;
 pub mod failure;
-pub mod exact;
 pub mod first_writes;
 pub mod limits;
 pub mod storms;

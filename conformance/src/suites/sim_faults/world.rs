@@ -1,33 +1,23 @@
-//! The simulation with faults: random operations while the link loses, cuts and drops, exporters end and come back, and access
-//! is revoked.
-//!
-//! What must be true: where calls say OK the home equals the model, a load sees what it may see or the error value, and
-//! every store that is nowhere is named by the region, never more of the program's bytes than went to a failing page.
+//! The region under test, the weather it meets, and the operations.
 
-use crate::cases;
-use crate::rig::{Bench, Home, Rig, Valve};
-use crate::sim::map::{Map, Owner};
+use crate::rig::{Home, Rig, Valve};
+use crate::sim::map::Map;
 use crate::sim::model::Model;
 use crate::sim::ops::{self, Op};
-use crate::sim::run::{Plan as Program, Size};
+use crate::sim::run::Plan as Program;
 use smc_engine::base::{PAGE, Status, config::Backend};
-use smc_engine::core::condition::Condition;
 use smc_engine::core::options::{MapOptions, OnError, Through};
-use smc_engine::link::{AtomicOp, Health};
 use smc_engine::link::faulty::Plan;
+use smc_engine::link::{AtomicOp, Health};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-cases!(CASES, "sim",
-    faults: Normal, 60;
-);
-
 /// Byte of a page that could not be fetched.
-const ERROR: u8 = 0xEE;
+pub(super) const ERROR: u8 = 0xEE;
 
 /// How a seed's run ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum End {
+pub(super) enum End {
     /// The home is there.
     Well,
     /// This client's access was taken away.
@@ -37,31 +27,31 @@ enum End {
 }
 
 /// One seed's world.
-struct World {
-    rig: Rig,
+pub(super) struct World {
+    pub rig: Rig,
     /// One for each path.
     valves: Vec<Arc<Valve>>,
-    model: Model,
-    map: Map,
+    pub model: Model,
+    pub map: Map,
     rng: fastrand::Rng,
-    len: usize,
+    pub len: usize,
     /// Bytes stored while a page may have shown the error value: these alone may be lost.
-    doubtful: Vec<bool>,
+    pub doubtful: Vec<bool>,
     /// Stores that are known to be lost, as the failing page may still show them.
-    ghost: Vec<Option<u8>>,
+    pub ghost: Vec<Option<u8>>,
     /// `pages_poisoned` when last no page showed the error value.
-    sound_at: u64,
+    pub sound_at: u64,
     /// Operations until the link works again; 0: it does.
-    down_for: u32,
+    pub down_for: u32,
     /// The exporter is away.
-    away: bool,
+    pub away: bool,
     /// The end has come: the home's bytes at that moment.
     over: Option<Vec<u8>>,
-    end: End,
-    embedded: bool,
+    pub end: End,
+    pub embedded: bool,
 }
 
-fn options(seed: u64) -> MapOptions {
+pub(super) fn options(seed: u64) -> MapOptions {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0xfa17);
     MapOptions {
         resident_limit: if rng.bool() { 128 << 10 } else { 0 },
@@ -77,10 +67,10 @@ fn options(seed: u64) -> MapOptions {
     }
 }
 
-type Checked = Result<(), String>;
+pub(super) type Checked = Result<(), String>;
 
 impl World {
-    fn new(backend: Backend, seed: u64, program: &Program) -> World {
+    pub fn new(backend: Backend, seed: u64, program: &Program) -> World {
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x0f0f);
         let embedded = rng.bool();
         let bytes = program.home.len().next_multiple_of(PAGE);
@@ -124,20 +114,20 @@ impl World {
     }
 
     /// Turns every path's valve.
-    fn set(&self, s: Status) {
+    pub(super) fn set(&self, s: Status) {
         self.valves.iter().for_each(|v| v.set(s));
     }
 
-    fn home(&self) -> Vec<u8> {
+    pub(super) fn home(&self) -> Vec<u8> {
         self.rig.home.bytes(0, self.len)
     }
 
     /// Some page may show the error value.
-    fn shaky(&self) -> bool {
+    pub(super) fn shaky(&self) -> bool {
         self.rig.region.stats().pages_poisoned.get() > self.sound_at
     }
 
-    fn is_lost(&self, i: usize) -> bool {
+    pub(super) fn is_lost(&self, i: usize) -> bool {
         let i = i as u64;
         self.rig.region.lost(usize::MAX).iter().any(|(s, e)| (*s..*e).contains(&i))
     }
@@ -205,7 +195,7 @@ impl World {
     }
 
     /// What the region says after the end.
-    fn last_status(&self) -> Status {
+    pub(super) fn last_status(&self) -> Status {
         match (self.end, self.embedded) {
             (End::Revoked, _) => Status::REVOKED,
             (_, true) => Status::STALE,
@@ -216,7 +206,11 @@ impl World {
     fn store(&mut self, off: usize, bytes: &[u8]) {
         let by_call = self.rng.u32(0..3) == 0;
         // SAFETY: the slice is valid for its length.
-        let s = if by_call { unsafe { self.rig.region.write(off as u64, bytes.as_ptr(), bytes.len()) } } else { Status::TIMED_OUT };
+        let s = if by_call {
+            unsafe { self.rig.region.write(off as u64, bytes.as_ptr(), bytes.len()) }
+        } else {
+            Status::TIMED_OUT
+        };
         if !s.is_ok() {
             // What a failing call has left undone is stored: then all of it was.
             self.rig.store_bytes(off, bytes);
@@ -231,63 +225,18 @@ impl World {
         let mut got = vec![0u8; len];
         let by_call = self.rng.u32(0..3) == 0;
         // SAFETY: the buffer has `len` bytes.
-        let s = if by_call { unsafe { self.rig.region.read(off as u64, got.as_mut_ptr(), len) } } else { Status::TIMED_OUT };
+        let s = if by_call {
+            unsafe { self.rig.region.read(off as u64, got.as_mut_ptr(), len) }
+        } else {
+            Status::TIMED_OUT
+        };
         if !s.is_ok() {
             got = self.rig.bytes(off, len);
         }
         self.judge_load(off, &got)
     }
 
-    fn judge_load(&mut self, off: usize, got: &[u8]) -> Checked {
-        for (i, b) in (off..).zip(got.iter().copied()) {
-            let failing = b == ERROR || self.ghost[i] == Some(b);
-            if self.model.may_be(i, b) || (failing && self.shaky()) {
-                continue;
-            }
-            // A store that went to a failing page: it is named, and the home's byte is seen.
-            let home = self.rig.home.bytes(i, 1)[0];
-            if self.doubtful[i] && b == home && self.is_lost(i) {
-                self.lose(i, home);
-                self.doubtful[i] = false;
-                continue;
-            }
-            return Err(format!(
-                "byte {i} is {b:02x}, expected {:02x} (home {home:02x}, dirty {}, doubtful {}, lost {}, {:?})",
-                self.model.byte(i),
-                self.model.is_dirty(i),
-                self.doubtful[i],
-                self.is_lost(i),
-                self.rig.region.condition()
-            ));
-        }
-        Ok(())
-    }
-
-    /// A release said OK, or that all but named stores were delivered.
-    fn released(&mut self, off: usize, len: usize) -> Checked {
-        let home = self.home();
-        self.model.release(off, len);
-        for i in off..off + len {
-            if home[i] == self.model.byte(i) || self.model.is_dirty(i) {
-                continue;
-            }
-            if self.doubtful[i] && self.is_lost(i) {
-                self.lose(i, home[i]);
-                continue;
-            }
-            return Err(format!(
-                "home byte {i} is {:02x}, expected {:02x} (doubtful {}, lost {})",
-                home[i],
-                self.model.byte(i),
-                self.doubtful[i],
-                self.is_lost(i)
-            ));
-        }
-        self.doubtful[off..off + len].fill(false);
-        Ok(())
-    }
-
-    fn lose(&mut self, i: usize, home: u8) {
+    pub(super) fn lose(&mut self, i: usize, home: u8) {
         self.ghost[i] = Some(self.model.byte(i));
         self.model.lose(i, home);
     }
@@ -365,85 +314,7 @@ impl World {
         Ok(())
     }
 
-    /// With the home within reach everything can be settled: all stores are at the home or named, and no page shows the
-    /// error value.
-    fn settle(&mut self) -> Checked {
-        self.down_for = 0;
-        self.set(Status::OK);
-        if std::mem::take(&mut self.away) {
-            self.rig.home.restart(1);
-        }
-        let start = Instant::now();
-        loop {
-            if start.elapsed() > Duration::from_secs(10) {
-                return Err(format!("it does not recover: {:?}", self.rig.region.condition()));
-            }
-            let region = &self.rig.region;
-            let released = region.release(0, 0);
-            if !matches!(released, Status::OK | Status::POISONED) || !region.acquire(0, 0).is_ok() {
-                std::thread::sleep(Duration::from_micros(300));
-                continue;
-            }
-            let before = region.stats().pages_poisoned.get();
-            // The keeper heals too; it must be through with it.
-            if region.condition().0 == Condition::Ok && region.release(0, 0).is_ok() && region.acquire(0, 0).is_ok() {
-                self.released(0, self.len)?;
-                self.model.acquire(0, self.len);
-                self.sound_at = before;
-                return Ok(());
-            }
-        }
-    }
-
-    /// The home is out of reach for good: nothing has reached it since, and what is not there is named.
-    fn judge_end(&mut self, snapshot: &[u8]) -> Checked {
-        let want = self.last_status();
-        let s = self.rig.region.release(0, 0);
-        let (condition, cause) = self.rig.region.condition();
-        if condition != Condition::Unavailable || cause != want {
-            return Err(format!("the state is {condition:?} by {cause:?}, expected {want:?}"));
-        }
-        let home = self.home();
-        if home != snapshot {
-            return Err("something reached the home after the end".into());
-        }
-        let lost = self.rig.region.lost(usize::MAX);
-        let named = |i: usize| lost.iter().any(|(s, e)| (*s..*e).contains(&(i as u64)));
-        let owners = self.map.owners();
-        let mut missing = 0;
-        for i in 0..self.len {
-            if owners[i] != Owner::Local || home[i] == self.model.byte(i) {
-                continue;
-            }
-            // Of a store to a failing page an earlier release has told already.
-            missing += usize::from(!self.doubtful[i]);
-            if !named(i) {
-                let page = i / PAGE;
-                return Err(format!(
-                    "byte {i} is lost and not named: loads as {:02x}, home {:02x}, expected {:02x}, dirty {}, doubtful {}, its page is \
-                     here: {}, release: {s:?}, named in its page: {:?}",
-                    self.rig.load8(i),
-                    home[i],
-                    self.model.byte(i),
-                    self.model.is_dirty(i),
-                    self.doubtful[i],
-                    self.rig.region.is_resident(page),
-                    lost.iter().filter(|r| r.0 < ((page + 1) * PAGE) as u64 && r.1 > (page * PAGE) as u64).collect::<Vec<_>>()
-                ));
-            }
-            if !self.model.is_dirty(i) && !self.doubtful[i] {
-                return Err(format!("byte {i} was released, and is not at the home"));
-            }
-        }
-        if missing > 0 && s.is_ok() {
-            return Err(format!("{missing} bytes are lost, and a release says OK"));
-        }
-        // Named is only what was stored since it was last known to be at the home.
-        let strange = (0..self.len).find(|i| named(*i) && owners[*i] != Owner::Local && !self.shaky() && self.sound_at == 0);
-        strange.map_or(Ok(()), |i| Err(format!("byte {i} of {:?} is named as lost", owners[i])))
-    }
-
-    fn run(&mut self, program: &Program) -> Checked {
+    pub fn run(&mut self, program: &Program) -> Checked {
         for (i, op) in program.ops.iter().enumerate() {
             self.weather(i, program.ops.len());
             self.step(*op).map_err(|e| format!("operation {i}, {op:?}: {e}"))?;
@@ -459,22 +330,4 @@ impl World {
             }
         }
     }
-}
-
-fn faults(b: &Bench) {
-    let (start, time) = (Instant::now(), Duration::from_millis(b.ctx.scale(1_000, 15_000, 150_000)));
-    let (mut n, mut ends) = (0, [0; 3]);
-    while n < 2 || start.elapsed() < time {
-        let seed = b.ctx.seed.wrapping_add(n);
-        let program = Program::new(seed, Size { home: (64 << 10) + 8 * (n as usize % 2), ops: 300 });
-        let mut world = World::new(b.backend, seed, &program);
-        let took = Instant::now();
-        if let Err(e) = world.run(&program) {
-            panic!("seed={seed}: {} embedded={} {:?} options {:?}: {e}", world.rig.tag, world.embedded, world.end, options(seed));
-        }
-        assert!(took.elapsed() < Duration::from_secs(50), "seed={seed}: took {:?}", took.elapsed());
-        ends[world.end as usize] += 1;
-        n += 1;
-    }
-    println!("{}: {n} seeds from {}: {} well, {} revoked, {} gone", b.backend.name(), b.ctx.seed, ends[0], ends[1], ends[2]);
 }
