@@ -1,7 +1,7 @@
 // Failure as a C program sees it: conditions, named losses, a second path. Exporter and client are this one process.
 #include <inttypes.h>
 #include <poll.h>
-#include <smc.h>
+#include "../../include/smc.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,13 +104,13 @@ int main(void) {
     e = offer(ctx, one, 0);
     smc_export_t *other = offer(ctx, two, 0);
     volatile uint8_t *replica = smc_export_address(other);
-    replica[4096 * 9] = 9;
+    replica[4096 * 64] = 9;
     attr.second = second;
     CHECK(smc_map(host, one, &attr, &r) == SMC_STATUS_OK);
     p = smc_address(r);
     p[8] = 5;
     CHECK(smc_unexport(e) == SMC_STATUS_OK);
-    CHECK(p[4096 * 9] == 9 && p[8] == 5);
+    CHECK(p[4096 * 64] == 9 && p[8] == 5);
     CHECK(smc_release(r, 0, 0, 0) == SMC_STATUS_OK && replica[8] == 5);
     CHECK(condition(r) == SMC_CONDITION_OK);
     CHECK(smc_unmap(r) == SMC_STATUS_OK);

@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn every_key_has_its_effect() {
         let o = options(
-            "policy=page&through=bounded&page=2m&window=64&readahead=256&resident=1g&dirty=64k&age=2s&acquire=10ms&onerror=value&wait=1m&fill=7",
+            "policy=page&through=bounded&page=2m&window=64&readahead=256&resident=1g&dirty=64k&age=2s&acquire=10ms&onerror=value&wait=1m&fill=7&second=[::1]:9/b.2&faillimit=3",
         );
         let want = MapOptions {
             access: crate::link::Access::ReadWrite,
@@ -334,6 +334,8 @@ mod tests {
             on_error: OnError::Value,
             wait_ms: 60_000,
             error_byte: 7,
+            second: Some(SecondPath { peer: PeerName::Net { host: "::1".into(), port: 9 }, name: "b.2".into() }),
+            fail_limit: 3,
         };
         assert_eq!(o, want);
         assert_eq!(options("policy=through").through, Through::Exact);
@@ -343,6 +345,10 @@ mod tests {
     #[test]
     fn values_out_of_range_are_refused_by_name() {
         let bad = [
+            "second=local",
+            "second=nobody/x",
+            "second=local/.x",
+            "faillimit=0",
             "policy=bit",
             "through=",
             "page=3k",

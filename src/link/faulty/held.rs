@@ -7,19 +7,21 @@ use std::sync::{Mutex, PoisonError};
 
 /// The writes held back, each with a copy of its bytes: their sources are free again.
 pub(super) struct Held {
-    writes: Mutex<(u64, Vec<(HomeOff, Vec<u8>)>)>,
+    writes: Mutex<(u64, Vec<Write>)>,
     /// How often they were to be forgotten: done by whoever comes next, because it may be said in a signal handler.
     forgotten: AtomicU64,
 }
 
-type Writes<'a> = std::sync::MutexGuard<'a, (u64, Vec<(HomeOff, Vec<u8>)>)>;
+/// Offset and bytes.
+type Write = (HomeOff, Vec<u8>);
+type Writes<'a> = std::sync::MutexGuard<'a, (u64, Vec<Write>)>;
 
 fn overlap(a: (HomeOff, usize), b: (HomeOff, usize)) -> bool {
     a.0.0 < b.0.plus(b.1).0 && b.0.0 < a.0.plus(a.1).0
 }
 
 /// The write that must come before `pick`: the first in the chain of overlapping earlier ones, or `pick` itself.
-fn first_of(all: &[(HomeOff, Vec<u8>)], mut pick: usize) -> usize {
+fn first_of(all: &[Write], mut pick: usize) -> usize {
     while let Some((off, bytes)) = all.get(pick) {
         let before = all.iter().take(pick).position(|e| overlap((e.0, e.1.len()), (*off, bytes.len())));
         match before {

@@ -36,17 +36,17 @@ impl World {
     pub(super) fn released(&mut self, off: usize, len: usize) -> Checked {
         let home = self.home();
         self.model.release(off, len);
-        for i in off..off + len {
-            if home[i] == self.model.byte(i) || self.model.is_dirty(i) {
+        for (i, now) in home.iter().copied().enumerate().skip(off).take(len) {
+            if now == self.model.byte(i) || self.model.is_dirty(i) {
                 continue;
             }
             if self.doubtful[i] && self.is_lost(i) {
-                self.lose(i, home[i]);
+                self.lose(i, now);
                 continue;
             }
             return Err(format!(
                 "home byte {i} is {:02x}, expected {:02x} (doubtful {}, lost {})",
-                home[i],
+                now,
                 self.model.byte(i),
                 self.doubtful[i],
                 self.is_lost(i)

@@ -205,8 +205,8 @@ impl World {
 
     fn store(&mut self, off: usize, bytes: &[u8]) {
         let by_call = self.rng.u32(0..3) == 0;
-        // SAFETY: the slice is valid for its length.
         let s = if by_call {
+            // SAFETY: the buffer has this many bytes.
             unsafe { self.rig.region.write(off as u64, bytes.as_ptr(), bytes.len()) }
         } else {
             Status::TIMED_OUT
@@ -224,8 +224,8 @@ impl World {
     fn load(&mut self, off: usize, len: usize) -> Checked {
         let mut got = vec![0u8; len];
         let by_call = self.rng.u32(0..3) == 0;
-        // SAFETY: the buffer has `len` bytes.
         let s = if by_call {
+            // SAFETY: the buffer has this many bytes.
             unsafe { self.rig.region.read(off as u64, got.as_mut_ptr(), len) }
         } else {
             Status::TIMED_OUT
@@ -292,16 +292,12 @@ impl World {
             Op::Load { off, len } => return self.load(off, len),
             Op::Release { off, len } => return self.release(off, len),
             Op::Flush { off, len } if len > 0 => _ = region.flush(off as u64, len as u64),
-            Op::Acquire { off, len } if len > 0 => {
-                if region.acquire(off as u64, len as u64).is_ok() {
-                    self.model.acquire(off, len);
-                }
+            Op::Acquire { off, len } if len > 0 && region.acquire(off as u64, len as u64).is_ok() => {
+                self.model.acquire(off, len);
             }
             Op::Prefetch { off, len } => _ = region.prefetch(off as u64, len.max(1) as u64),
-            Op::Invalidate { off, len } if len > 0 => {
-                if region.invalidate(off as u64, len as u64).is_ok() {
-                    self.model.acquire(off, len);
-                }
+            Op::Invalidate { off, len } if len > 0 && region.invalidate(off as u64, len as u64).is_ok() => {
+                self.model.acquire(off, len);
             }
             Op::Foreign { off, len, fill } if self.over.is_none() => {
                 let bytes = ops::content(fill, len);
