@@ -158,14 +158,14 @@ pub(super) struct Watch {
     next_probe: u64,
     pause_ns: u64,
     told: Option<(Condition, Status)>,
-    /// When a line was last written, and whether one ever was.
-    said: u64,
+    /// What the last line said, and when.
+    said: Option<(Condition, u64)>,
 }
 
 /// First pause between two probes; it doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: u64 = 20_000_000;
 const PAUSE_MAX: u64 = 1_000_000_000;
-/// At most one line in so long.
+/// At most one line in so long, unless it got worse.
 const SAY_EVERY: u64 = 1_000_000_000;
 
 impl Watch {
@@ -216,10 +216,10 @@ impl Watch {
             Condition::Degraded => format!("region \"{name}\" is degraded: {cause}"),
             Condition::Unavailable => format!("region \"{name}\" is unavailable: {cause}"),
         };
-        if self.said != 0 && now < self.said + SAY_EVERY {
+        if self.said.is_some_and(|(c, at)| c >= condition && now < at + SAY_EVERY) {
             return None;
         }
-        self.said = now;
+        self.said = Some((condition, now));
         Some(text)
     }
 }

@@ -5,6 +5,7 @@
 //! good. Both are named by ranges of bytes: exactly where there is a twin to compare with, by whole pages elsewhere.
 
 use super::engine::Engine;
+use super::harvest::Heat;
 use super::pages::{Event, State};
 use super::region::Region;
 use crate::base::Status;
@@ -144,6 +145,8 @@ impl Region {
             self.losses.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
         };
         if matches!(self.link.health(self.key), Health::Down(_)) {
+            // Stores that no release has looked for are lost too.
+            let _ = self.harvest(self.all(), Heat::Ignore);
             all.append(&mut self.unreleased(most));
             all.sort_unstable();
             join(&mut all, 0);

@@ -250,6 +250,13 @@ fn revoked_stores_are_named(b: &Bench) {
             Policy::Page => vec![at(PAGE, PAGE as u64), at(9 * PAGE, PAGE as u64)],
         };
         assert_eq!(by_policy(p, r.region.lost(100)), want, "{}", r.tag);
+        // A store that no release has looked for is lost as well.
+        r.store8(9 * PAGE + 1, 3);
+        let more = match p {
+            Policy::Byte => at(9 * PAGE, 2),
+            _ => want[1],
+        };
+        assert_eq!(by_policy(p, r.region.lost(100)), [want[0], more], "{}", r.tag);
         assert!(r.home.bytes(0, 64 * PAGE) == before, "{}: something was written", r.tag);
         assert!(start.elapsed() < Duration::from_secs(4), "{}: it took {:?}", r.tag, start.elapsed());
     }
