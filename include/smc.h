@@ -894,8 +894,9 @@ smc_status smc_unexport(struct smc_export_t *exported);
 // have failed since the last one that worked.
 //
 // SMC_CONDITION_DEGRADED: the home could not be reached within the wait. SMC_CONDITION_UNAVAILABLE: so many failures in a row
-// that no access waits any more (`fail_limit` of smc_map_attr), or the region will not come back (REVOKED, STALE): go over to
-// your other path. The library asks the home again in the background: a region that can come back does so by itself.
+// (`fail_limit` of smc_map_attr; and for one `wait_ms` at least, where accesses wait) that no access waits any more, or the
+// region will not come back (REVOKED, STALE): go over to your other path. The library asks the home again in the background: a
+// region that can come back does so by itself.
 // Errors: INVALID_ARGUMENT, FORKED. Any thread; never blocks.
 //
 // # Safety

@@ -18,7 +18,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const PAGES: usize = 16;
+const PAGES: usize = 32;
 
 /// A client of one region, with a view of all of it.
 struct Client {
@@ -121,8 +121,8 @@ fn the_same_memory_goes_on() {
             e
         });
         // A load waits for the home to come back.
-        let seen = c.load(9 * PAGE);
-        assert!(seen == 1010 || seen == 0, "saw {seen:#x}");
+        let seen = c.load(20 * PAGE);
+        assert!(seen == 1021 || seen == 0, "saw {seen:#x}");
         again.join().expect("an export")
     });
     eventually("the store arrives", || word(&second, 8) == 5);
@@ -146,16 +146,16 @@ fn other_memory_is_not_mixed_in() {
         c.store(8, 5);
         drop(first);
         let second = export(&name, incarnation, pages);
-        set(&second, 9 * PAGE, 9);
+        set(&second, 20 * PAGE, 9);
         eventually("it is known", || c.health() == Health::Down(Status::STALE));
         assert_eq!(c.region.condition(), (Condition::Unavailable, Status::STALE), "{tag}");
-        assert_eq!(c.load(9 * PAGE), u64::MAX, "{tag}: a byte of the new memory was shown");
+        assert_eq!(c.load(20 * PAGE), u64::MAX, "{tag}: a byte of the new memory was shown");
         assert_eq!((c.load(0), c.load(8)), (1, 5), "{tag}: what is here stays");
         assert_eq!(c.region.release(0, 0), Status::STALE, "{tag}");
         assert_eq!(c.region.lost(9), [(8, 9)], "{tag}");
         assert_eq!(word(&second, 8), 0, "{tag}: a store went to the new memory");
         eventually("nobody stays connected", || second.clients().is_empty());
-        assert_eq!(Client::open(&name, opts()).load(9 * PAGE), 9, "{tag}: a new mapping works");
+        assert_eq!(Client::open(&name, opts()).load(20 * PAGE), 9, "{tag}: a new mapping works");
     }
 }
 
@@ -293,7 +293,7 @@ fn serve_read_only_survives_a_crash() {
     eventually("the end is seen", || c.health() == Health::Retrying(Status::PEER_DEAD));
     let _second = Serve::start(&args);
     eventually("it is back", || c.health() == Health::Up);
-    assert_eq!(c.load(9 * PAGE), u64::from_le_bytes([1; 8]));
+    assert_eq!(c.load(20 * PAGE), u64::from_le_bytes([1; 8]));
     let _ = std::fs::remove_file(file);
 }
 
@@ -301,7 +301,7 @@ fn serve_read_only_survives_a_crash() {
 #[test]
 fn serve_revokes_on_demand() {
     let name = unique("usr2");
-    let serve = Serve::start(&["--name", &name, "--size", "64K"]);
+    let serve = Serve::start(&["--name", &name, "--size", "128K"]);
     let c = Client::open(&name, opts());
     c.store(0, 5);
     assert_eq!(c.region.release(0, 0), Status::OK);
@@ -319,7 +319,7 @@ fn serve_revokes_on_demand() {
 #[test]
 fn serve_without_a_file_is_new() {
     let name = unique("new");
-    let args = ["--name", &name, "--size", "64K"];
+    let args = ["--name", &name, "--size", "128K"];
     let first = Serve::start(&args);
     let c = Client::open(&name, opts());
     c.store(0, 5);

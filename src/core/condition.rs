@@ -9,15 +9,16 @@
 //!
 //! A short drop that an access rode out within its wait is not a failure: the region stays OK. While the region is not OK
 //! the keeper asks the home again and again, ever more slowly, so that the state recovers without an access of the program.
-//! In UNAVAILABLE no access waits any more: it tries once and fails, so that a program that has gone over to its other
+//! Where accesses wait, the failing must also have lasted as long as one wait: calls that fail at once do not make a short drop a
+//! long one. In UNAVAILABLE no access waits any more: it tries once and fails, so that a program that has gone over to its other
 //! path does not hang.
 
 use super::keeper::Keeper;
 use super::region::Region;
 use crate::base::Status;
 use crate::link::Health;
-use crate::sys::clock::Deadline;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::SeqCst};
+use crate::sys::clock::{Deadline, now};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst};
 
 /// State of a region.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -39,6 +40,8 @@ pub const FAIL_LIMIT: u32 = 8;
 pub(super) struct Record {
     cause: AtomicI32,
     failures: AtomicU32,
+    /// When the first of the operations in a row failed; 0: the last one worked.
+    trouble: AtomicU64,
     /// An operation has worked after a failure, and the keeper has not yet done what follows.
     recovered: AtomicBool,
     /// A write-back has failed: what it held is sent again after recovery.
@@ -59,7 +62,7 @@ impl Region {
         };
         match cause {
             Status::OK => (Condition::Ok, Status::OK),
-            s if self.failures() >= self.fail_limit() => (Condition::Unavailable, s),
+            s if self.failures() >= self.fail_limit() && self.has_failed_long() => (Condition::Unavailable, s),
             s => (Condition::Degraded, s),
         }
     }
@@ -79,12 +82,26 @@ impl Region {
         self.record.failures.load(SeqCst)
     }
 
+    fn has_failed_long(&self) -> bool {
+        let since = self.record.trouble.load(SeqCst);
+        self.errors_at_once() || now().saturating_sub(since) >= self.opts.wait_ms.saturating_mul(1_000_000)
+    }
+
+    fn note_trouble(&self) {
+        let _ = self.record.trouble.compare_exchange(0, now(), SeqCst, SeqCst);
+    }
+
     fn fail_limit(&self) -> u32 {
         if self.opts.fail_limit == 0 { FAIL_LIMIT } else { self.opts.fail_limit }
     }
 
     /// Notes the outcome of an operation at the home. Async-signal-safe.
     pub(super) fn note(&self, s: Status) {
+        if s.is_ok() {
+            self.record.trouble.store(0, SeqCst);
+        } else {
+            self.note_trouble();
+        }
         let before = self.record.cause.swap(s.0, SeqCst);
         if s.is_ok() && before != 0 {
             self.record.failures.store(0, SeqCst);
@@ -124,6 +141,7 @@ impl Region {
 
     /// True when an access that fails with `s` tries again until its deadline.
     pub(super) fn rides_out(&self, s: Status, deadline: Deadline) -> bool {
+        self.note_trouble();
         self.may_come_back(s) && !self.errors_at_once() && !deadline.passed() && !self.unavailable()
     }
 
