@@ -40,7 +40,9 @@
 //
 // A load that cannot be served because the home is not reachable waits up to wait_ms, then shows the error value (bytes of
 // 0xFF) or raises SIGBUS: smc_on_error. A page that shows the error value is never written back and is fetched again after
-// recovery. Stores that could not be delivered are kept, and sent by the next release.
+// recovery. Stores that could not be delivered are kept, and sent by the next release, or by the library when the home is back;
+// smc_ranges() names them, and those that are lost. smc_region_condition() says how bad it is. A region whose exporter ends
+// goes on when the exporter comes back with the same memory (`incarnation`), and says STALE when it comes back with other memory.
 //
 // CONVENTIONS
 //
@@ -198,6 +200,8 @@ enum smc_status
     SMC_STATUS_REFUSED = 303,
     // The peer speaks another version or sent nonsense.
     SMC_STATUS_PROTOCOL = 304,
+    // The exporter came back with other memory under the same name: map it again.
+    SMC_STATUS_STALE = 305,
     // The operating system refused a call; the error text names it.
     SMC_STATUS_SYSTEM = 400,
     // No fault back end works on this host; `smc doctor` says why.
@@ -413,6 +417,46 @@ typedef uint32_t smc_active;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// How a region is doing; see smc_region_condition().
+enum smc_condition
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // Accesses work.
+    SMC_CONDITION_OK = 1,
+    // An access or call has failed, and none has worked since. It may recover by itself.
+    SMC_CONDITION_DEGRADED = 2,
+    // `fail_limit` of them have failed in a row, and none waits any more; or it will not come back.
+    SMC_CONDITION_UNAVAILABLE = 3,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum smc_condition smc_condition;
+#else
+typedef uint32_t smc_condition;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// Which ranges smc_ranges() tells of.
+enum smc_which
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // Stores that were found and could not be delivered yet: kept, and sent again.
+    SMC_WHICH_UNRELEASED = 1,
+    // Stores that were given up since the region was mapped: they are nowhere.
+    SMC_WHICH_LOST = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum smc_which smc_which;
+#else
+typedef uint32_t smc_which;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // A process's use of the library. See smc_init().
 typedef struct smc_context smc_context;
 
@@ -463,6 +507,9 @@ typedef struct smc_export_attr {
     uint32_t allow_uid_count;
     // Users admitted beside this process's own and root; copied. May be NULL when the count is 0.
     const uint32_t *allow_uids;
+    // Names the content: clients that lose this exporter go on with a later export of the same name, length and number. Give
+    // the same number only when the memory holds every byte that the earlier export held at its end. 0: unlike any other.
+    uint64_t incarnation;
 } smc_export_attr;
 
 // A client of an export.
@@ -485,6 +532,14 @@ typedef struct smc_client {
 
 // Called by smc_export_clients() for each client; another result than 0 ends the list.
 typedef int32_t (*smc_client_fn)(const struct smc_client *client, void *user);
+
+// A range of bytes of a region.
+typedef struct smc_range {
+    // First byte.
+    uint64_t offset;
+    // Bytes.
+    uint64_t length;
+} smc_range;
 
 // Attributes of smc_map(). Zero in a field takes the default.
 typedef struct smc_map_attr {
@@ -522,8 +577,12 @@ typedef struct smc_map_attr {
     uint32_t error_byte;
     // Pages that a thread of the library brings ahead of a sequential reader, 1 to 4096; 0: none.
     uint32_t readahead;
-    // Not used; 0.
-    uint32_t reserved;
+    // Failures in a row after which the region is unavailable and no access waits any more, 1 to 1000000; 0: 8.
+    uint32_t fail_limit;
+    // A second path, "PEER/NAME" with PEER as for smc_connect(): the same region by another way, or a replica of it that you
+    // keep equal. Taken when the first fails, and kept until it fails itself; nothing is mapped anew. Stores that are not
+    // released stay and go over the new path; released ones are where they were. NULL: none. Copied.
+    const char *second;
 } smc_map_attr;
 
 // What a peer says about one region.
@@ -755,8 +814,8 @@ size_t smc_last_error(char *buf,
 //
 // Errors: INVALID_ARGUMENT, EXISTS (the name is taken on this host), NOT_SUPPORTED (memory of another kind; accelerator
 // memory), NO_RESOURCES, SYSTEM, TIMED_OUT, FORKED. Any thread; takes about a second per 4 GB of touched memory. The first
-// export starts one thread. A fork child must not use the memory. The export is yours until smc_unexport(); its end, or that of
-// the process, revokes all clients.
+// export starts one thread. A fork child must not use the memory. The export is yours until smc_unexport(); after its end, or that
+// of the process, clients get PEER_DEAD, and go on if the name comes back with the same `incarnation`.
 //
 // # Safety
 // `attr` holds `struct_size` readable bytes and valid pointers; `exported` is writable; the memory is as described.
@@ -825,11 +884,45 @@ smc_status smc_export_revoke(struct smc_export_t *exported,
                              const char *reason,
                              uint32_t flags);
 
-// Ends an export: clients are revoked, the name is free, memory of the caller is private again and keeps its content, memory of
+// Ends an export: no client reaches the memory any more (PEER_DEAD), the name is free, memory of the caller is private again and keeps its content, memory of
 // the library is unmapped. Waits for calls of other threads with it. INVALID_ARGUMENT when it is not open, FORKED in a fork
 // child.
 SMC_API
 smc_status smc_unexport(struct smc_export_t *exported);
+
+// How the region is doing: enum smc_condition in `*condition`, and in `*failures` (may be NULL) how many accesses and calls
+// have failed since the last one that worked.
+//
+// SMC_CONDITION_DEGRADED: the home could not be reached within the wait. SMC_CONDITION_UNAVAILABLE: so many failures in a row
+// (`fail_limit` of smc_map_attr; and for one `wait_ms` at least, where accesses wait) that no access waits any more, or the
+// region will not come back (REVOKED, STALE): go over to your other path. The library asks the home again in the background: a
+// region that can come back does so by itself.
+// Errors: INVALID_ARGUMENT, FORKED. Any thread; never blocks.
+//
+// # Safety
+// `condition` is writable; `failures` is NULL or writable.
+SMC_API
+smc_status smc_region_condition(struct smc_region *region,
+                                uint32_t *condition,
+                                uint32_t *failures);
+
+// Names stores that have not reached the home: up to `most` ranges of bytes of the region, in order, in `ranges`, and in
+// `*count` how many they are. `which`: enum smc_which.
+//
+// SMC_WHICH_UNRELEASED: found by a release, flush or background write-back that failed; they are kept, and sent again. The
+// exact bytes, except with SMC_POLICY_PAGE: whole pages. SMC_WHICH_LOST: given up since the region was mapped: stores to
+// pages that showed the error value (whole pages), and, when the region will not come back, all that is unreleased.
+// `ranges` may be NULL when `most` is 0. `*count` = `most` may mean that there are more. Errors: INVALID_ARGUMENT, FORKED.
+// Any thread.
+//
+// # Safety
+// `ranges` is writable for `most` entries; `count` is writable.
+SMC_API
+smc_status smc_ranges(struct smc_region *region,
+                      uint32_t which,
+                      struct smc_range *ranges,
+                      size_t most,
+                      size_t *count);
 
 // Reads the 8-byte word at `offset` (a multiple of 8) at the home, past every local copy, into `*value`.
 //
@@ -958,8 +1051,8 @@ smc_status smc_list(struct smc_peer *peer,
                     smc_list_fn each,
                     void *user);
 
-// OK, or why accesses to the region fail now: LINK_DOWN and the like while it may come back, PEER_DEAD or REVOKED for
-// good. INVALID_ARGUMENT when `region` is not mapped, FORKED in a fork child. Any thread; never blocks.
+// OK, or why accesses to the region fail now: LINK_DOWN, PEER_DEAD and the like while it may come back, REVOKED or STALE
+// for good. INVALID_ARGUMENT when `region` is not mapped, FORKED in a fork child. Any thread; never blocks.
 SMC_API
 smc_status smc_region_status(struct smc_region *region);
 

@@ -39,6 +39,14 @@ fn every_call_does_what_it_says() {
 }
 
 #[test]
+fn failure_is_a_state_and_losses_are_named() {
+    let program = linked("failure_api");
+    for b in BACKENDS {
+        passes(&program, &[], &[("LIBSMC_FAULT", b)]);
+    }
+}
+
+#[test]
 fn impossible_arguments_are_refused() {
     passes(&linked("api_errors"), &[], &[]);
 }

@@ -65,6 +65,30 @@ fn good(mut c: Command) -> String {
     text(&out.stdout)
 }
 
+/// The exporter dies with stores pending: at its exit the program's user is told which, unless he asked for silence.
+#[test]
+fn stores_that_are_lost_at_exit_are_named() {
+    use std::io::{BufRead, BufReader, Write};
+    let program = app("store_and_wait", &[]);
+    for (log, told) in [("", true), ("error", true), ("off", false)] {
+        let Some(mut e) = Exporter::start() else { return };
+        let mut c = preloaded(program.to_str().expect("UTF-8"), &[&e.path()]);
+        c.env("LIBSMC_LOG", if log.is_empty() { "error" } else { log }).env("LIBSMC_WAIT", "500");
+        let mut p = c.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start it");
+        let mut line = String::new();
+        BufReader::new(p.stdout.take().expect("stdout")).read_line(&mut line).expect("a line");
+        assert_eq!(line, "stored\n");
+        e.process.kill().expect("kill the exporter");
+        e.process.wait().expect("its end");
+        p.stdin.take().expect("stdin").write_all(b"go\n").expect("let it end");
+        let out = p.wait_with_output().expect("its end");
+        let said = text(&out.stderr);
+        assert!(out.status.success(), "{}: {said}", out.status);
+        assert_eq!(said.contains("stores are lost at 4100..4101"), told, "LIBSMC_LOG={log}: {said:?}");
+        assert!(told || said.is_empty(), "LIBSMC_LOG={log}: {said:?}");
+    }
+}
+
 #[test]
 fn posix_calls_do_what_they_say_on_every_back_end() {
     let program = app("posix_path", &[]);

@@ -106,5 +106,7 @@ counters! {
         fences,
         /// operations that returned an error
         errors,
+        /// changes to the other path
+        failovers,
     }
 }

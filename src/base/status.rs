@@ -73,6 +73,8 @@ table! {
     REFUSED = 303, "the peer refused";
     /// The peer speaks another version or sent nonsense.
     PROTOCOL = 304, "the peer broke the protocol or speaks another version";
+    /// The exporter came back with other memory under the same name: map it again.
+    STALE = 305, "the exporter came back with other memory";
     /// The operating system refused a call; the error text names it.
     SYSTEM = 400, "the operating system refused a call";
     /// No fault back end works on this host; `smc doctor` says why.

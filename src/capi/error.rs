@@ -97,6 +97,7 @@ impl From<Status> for smc_status {
             Status::REVOKED => C::Revoked,
             Status::REFUSED => C::Refused,
             Status::PROTOCOL => C::Protocol,
+            Status::STALE => C::Stale,
             Status::SYSTEM => C::System,
             Status::NO_BACKEND => C::NoBackend,
             _ => C::Internal,

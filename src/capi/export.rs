@@ -129,7 +129,8 @@ unsafe fn wanted<'a>(c: Call, attr: *const smc_export_attr) -> Result<Wanted<'a>
         // SAFETY: not NULL, aligned, and the caller vouches for the length.
         n => unsafe { std::slice::from_raw_parts(a.allow_uids, n as usize) }.to_vec(),
     };
-    let options = ExportOptions { access, allow_uids, allow_any: a.flags & SMC_EXPORT_ANY_USER != 0 };
+    let allow_any = a.flags & SMC_EXPORT_ANY_USER != 0;
+    let options = ExportOptions { access, allow_uids, allow_any, incarnation: a.incarnation };
     Ok(Wanted { name, addr: a.address.expose_provenance(), len: a.length, kind, pin: false, options })
 }
 
@@ -146,8 +147,8 @@ unsafe fn wanted<'a>(c: Call, attr: *const smc_export_attr) -> Result<Wanted<'a>
 ///
 /// Errors: INVALID_ARGUMENT, EXISTS (the name is taken on this host), NOT_SUPPORTED (memory of another kind; accelerator
 /// memory), NO_RESOURCES, SYSTEM, TIMED_OUT, FORKED. Any thread; takes about a second per 4 GB of touched memory. The first
-/// export starts one thread. A fork child must not use the memory. The export is yours until smc_unexport(); its end, or that of
-/// the process, revokes all clients.
+/// export starts one thread. A fork child must not use the memory. The export is yours until smc_unexport(); after its end, or that
+/// of the process, clients get PEER_DEAD, and go on if the name comes back with the same `incarnation`.
 ///
 /// # Safety
 /// `attr` holds `struct_size` readable bytes and valid pointers; `exported` is writable; the memory is as described.
@@ -216,7 +217,8 @@ pub unsafe extern "C" fn smc_register_region(
             return Err(e.remedy("pass NULL for both: clients on this host reach the region"));
         }
         let access = if flags & SMC_EXPORT_READ_ONLY != 0 { Access::ReadOnly } else { Access::ReadWrite };
-        let options = ExportOptions { access, allow_uids: Vec::new(), allow_any: flags & SMC_EXPORT_ANY_USER != 0 };
+        let allow_any = flags & SMC_EXPORT_ANY_USER != 0;
+        let options = ExportOptions { access, allow_any, ..ExportOptions::default() };
         let w = Wanted {
             name,
             addr: address.expose_provenance(),
@@ -316,7 +318,7 @@ pub unsafe extern "C" fn smc_export_revoke(
     })
 }
 
-/// Ends an export: clients are revoked, the name is free, memory of the caller is private again and keeps its content, memory of
+/// Ends an export: no client reaches the memory any more (PEER_DEAD), the name is free, memory of the caller is private again and keeps its content, memory of
 /// the library is unmapped. Waits for calls of other threads with it. INVALID_ARGUMENT when it is not open, FORKED in a fork
 /// child.
 #[unsafe(no_mangle)]

@@ -7,7 +7,8 @@ use super::handle::Table;
 use super::peer;
 use super::types::{smc_map_attr, smc_peer, smc_region, smc_status};
 use crate::base::{Error, PAGE, Result, Status};
-use crate::core::options::{MapOptions, OnError, Policy, Through};
+use crate::core::losses::names;
+use crate::core::options::{MapOptions, OnError, Policy, SecondPath, Through};
 use crate::core::region::Region;
 use crate::link::Access;
 use std::ffi::{c_char, c_void};
@@ -53,7 +54,9 @@ struct Place {
     hint: usize,
 }
 
-fn options(c: Call, a: &smc_map_attr, defaults: (u64, u64)) -> Result<(MapOptions, Place)> {
+/// # Safety
+/// `a.second` is NULL or NUL-terminated.
+unsafe fn options(c: Call, a: &smc_map_attr, defaults: (u64, u64)) -> Result<(MapOptions, Place)> {
     let d = MapOptions::default();
     let or = |n: u64, other: u64| if n == 0 { other } else { n };
     let unit = c.within(a.page_unit, "attr.page_unit", PAGE as u64, 2 << 20)?;
@@ -67,6 +70,16 @@ fn options(c: Call, a: &smc_map_attr, defaults: (u64, u64)) -> Result<(MapOption
         0 => d.error_byte,
         n if n & !0xff == 0x100 => n as u8,
         n => return Err(c.bad(format_args!("`attr.error_byte` is {n:#x}, not 0 or 0x100 to 0x1ff"))),
+    };
+    // SAFETY: as the caller vouches.
+    let second = match unsafe { c.optional_text(a.second, "attr.second") }? {
+        None => None,
+        Some(text) => {
+            let parts = text.rsplit_once('/').and_then(|(p, n)| Some((peer::parse(p)?, n)));
+            let (peer, name) =
+                parts.ok_or_else(|| c.bad(format_args!("`attr.second` is \"{text}\", not PEER/NAME")))?;
+            Some(SecondPath { peer, name: name.to_owned() })
+        }
     };
     let opts = MapOptions {
         access: c.choice(a.access, "attr.access", &ACCESSES)?.unwrap_or(d.access),
@@ -82,6 +95,8 @@ fn options(c: Call, a: &smc_map_attr, defaults: (u64, u64)) -> Result<(MapOption
         acquire_ms: c.within(a.acquire_ms, "attr.acquire_ms", 1, DAY)?,
         wait_ms: or(c.within(a.wait_ms, "attr.wait_ms", 1, 3_600_000)?, defaults.0),
         error_byte,
+        second,
+        fail_limit: c.within(a.fail_limit.into(), "attr.fail_limit", 1, 1_000_000)? as u32,
     };
     Ok((opts, Place { offset: a.offset, length: a.length, hint: a.address_hint.addr() }))
 }
@@ -144,7 +159,8 @@ pub unsafe extern "C" fn smc_map(
             unsafe { attr::read(c, attr, "attr") }?
         };
         let context = peer.child.context();
-        let (opts, place) = options(c, &given, (context.wait_ms, context.resident_limit))?;
+        // SAFETY: the caller vouches for the text.
+        let (opts, place) = unsafe { options(c, &given, (context.wait_ms, context.resident_limit)) }?;
         let mapped = Arc::new(map(c, &peer, name, &opts, &place)?);
         let Some(handle) = REGIONS.insert(mapped.clone()) else {
             let _ = mapped.region.unmap_view(mapped.addr, mapped.bytes);
@@ -178,13 +194,12 @@ pub extern "C" fn smc_unmap(region: *mut smc_region) -> smc_status {
         if status != Status::POISONED && m.region.first_view().is_some() {
             return Err(Error::of(status, attempt));
         }
-        if status == Status::POISONED {
-            return Err(Error::new(Status::LOST, attempt, "stores went to pages that could not be fetched"));
-        }
-        let ranges = m.region.unreleased(16);
-        let list = ranges.iter().map(|(s, e)| format!("{s}..{e}")).collect::<Vec<_>>().join(", ");
-        let more = if ranges.len() == 16 { ", ..." } else { "" };
-        Err(Error::new(Status::LOST, attempt, format!("{status}; the pages with stores that were lost: {list}{more}")))
+        let (why, ranges) = if status == Status::POISONED {
+            ("stores went to pages that could not be fetched", m.region.lost(17))
+        } else {
+            (status.text(), m.region.give_up_unreleased(17))
+        };
+        Err(Error::new(Status::LOST, attempt, format!("{why}; stores were lost at {}", names(&ranges, 16))))
     })
 }
 

@@ -11,6 +11,7 @@ pub mod context;
 pub mod data;
 pub mod error;
 pub mod export;
+pub mod failure;
 pub mod home;
 pub mod map;
 pub mod peer;

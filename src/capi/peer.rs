@@ -26,7 +26,7 @@ pub(super) fn find(c: Call, peer: *const smc_peer) -> Result<Arc<Peer>> {
 }
 
 /// `local`, `HOST:PORT` or `[ADDRESS]:PORT`.
-fn parse(text: &str) -> Option<PeerName> {
+pub(super) fn parse(text: &str) -> Option<PeerName> {
     if text == "local" {
         return Some(PeerName::Local);
     }

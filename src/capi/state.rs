@@ -44,8 +44,8 @@ pub(super) fn forget_handler(m: &Mapped) {
     }
 }
 
-/// OK, or why accesses to the region fail now: LINK_DOWN and the like while it may come back, PEER_DEAD or REVOKED for
-/// good. INVALID_ARGUMENT when `region` is not mapped, FORKED in a fork child. Any thread; never blocks.
+/// OK, or why accesses to the region fail now: LINK_DOWN, PEER_DEAD and the like while it may come back, REVOKED or STALE
+/// for good. INVALID_ARGUMENT when `region` is not mapped, FORKED in a fork child. Any thread; never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn smc_region_status(region: *mut smc_region) -> smc_status {
     let mut status = Status::OK;

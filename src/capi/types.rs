@@ -46,6 +46,8 @@ pub enum smc_status {
     Refused = 303,
     /// The peer speaks another version or sent nonsense.
     Protocol = 304,
+    /// The exporter came back with other memory under the same name: map it again.
+    Stale = 305,
     /// The operating system refused a call; the error text names it.
     System = 400,
     /// No fault back end works on this host; `smc doctor` says why.
@@ -233,6 +235,9 @@ pub struct smc_export_attr {
     pub allow_uid_count: u32,
     /// Users admitted beside this process's own and root; copied. May be NULL when the count is 0.
     pub allow_uids: *const u32,
+    /// Names the content: clients that lose this exporter go on with a later export of the same name, length and number. Give
+    /// the same number only when the memory holds every byte that the earlier export held at its end. 0: unlike any other.
+    pub incarnation: u64,
 }
 
 /// A client of an export.
@@ -313,8 +318,12 @@ pub struct smc_map_attr {
     pub error_byte: u32,
     /// Pages that a thread of the library brings ahead of a sequential reader, 1 to 4096; 0: none.
     pub readahead: u32,
-    /// Not used; 0.
-    pub reserved: u32,
+    /// Failures in a row after which the region is unavailable and no access waits any more, 1 to 1000000; 0: 8.
+    pub fail_limit: u32,
+    /// A second path, "PEER/NAME" with PEER as for smc_connect(): the same region by another way, or a replica of it that you
+    /// keep equal. Taken when the first fails, and kept until it fails itself; nothing is mapped anew. Stores that are not
+    /// released stay and go over the new path; released ones are where they were. NULL: none. Copied.
+    pub second: *const c_char,
 }
 
 /// Counters of one region since it was mapped; see smc_region_stats(). They only grow, except for the local_ ones.

@@ -42,6 +42,15 @@ impl Region {
         self.drop_range(range, Dirty::Merge)
     }
 
+    /// Pages that show the error value go, to be fetched again on touch: the home can be reached again.
+    pub(super) fn heal_poisoned(&self) {
+        let mut at = 0;
+        while let Some((start, end)) = self.pages.next_populated(at, self.pages.len()) {
+            (start..end).filter(|p| self.pages.state(*p) == State::Poisoned).for_each(|p| self.clear_poison(p));
+            at = end;
+        }
+    }
+
     /// Drops clean pages of the range; DIRTY when it holds unreleased stores, which stay as they are.
     pub fn invalidate(&self, off: u64, len: u64) -> Status {
         let Ok(range) = self.range(off, len) else { return Status::OUT_OF_RANGE };
@@ -99,6 +108,7 @@ impl Region {
     }
 
     fn drop_range(&self, range: PageRange, dirty: Dirty) -> Status {
+        self.clear_markers();
         let deadline = self.deadline();
         let mut worst = Status::OK;
         let mut at = range.start;

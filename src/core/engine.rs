@@ -7,6 +7,7 @@ use super::views;
 use crate::base::config::{Backend, Config, LogLevel};
 use crate::base::{Error, Result, Status};
 use crate::link::Link;
+use crate::link::failover::{Failover, Path};
 use crate::sys::clock::Deadline;
 use crate::sys::process;
 use crate::sys::sync::SignalsBlocked;
@@ -124,9 +125,17 @@ impl Engine {
         if let Some(r) = regions.iter().find(|e| e.shared_as == shared_as).and_then(|e| e.region.upgrade()) {
             return Ok(r);
         }
-        let region = self.make(self.link(peer)?, name, opts)?;
+        let region = self.make(self.paths(peer, &opts)?, name, opts)?;
         regions.push(Entry { shared_as, region: Arc::downgrade(&region) });
         Ok(region)
+    }
+
+    /// The link to the peer, or both paths where the options name a second.
+    fn paths(&self, peer: &PeerName, opts: &MapOptions) -> Result<Arc<dyn Link>> {
+        let first = self.link(peer)?;
+        let Some(second) = &opts.second else { return Ok(first) };
+        let other = Path { link: self.link(&second.peer)?, name: Some(second.name.clone()) };
+        Ok(Arc::new(Failover::new(Path { link: first, name: None }, other)))
     }
 
     fn make(&self, link: Arc<dyn Link>, name: &str, opts: MapOptions) -> Result<Arc<Region>> {
@@ -152,6 +161,11 @@ impl Engine {
         if self.config.log >= LogLevel::Info {
             process::say(&text());
         }
+    }
+
+    /// True when the engine runs and was told to say things of this level.
+    pub fn speaks(level: LogLevel) -> bool {
+        Engine::running().is_some_and(|e| e.config.log >= level)
     }
 
     /// Fills in what the caller left to us.
@@ -193,10 +207,18 @@ impl Engine {
         lock(&self.regions).iter().filter_map(|e| e.region.upgrade()).collect()
     }
 
-    /// Releases what is dirty in every region: normal exit. Answers the first failure.
+    /// Releases what is dirty in every region: normal exit. What cannot be delivered is named on stderr. Answers the
+    /// first failure.
     pub fn release_all(&self) -> Status {
-        let results: Vec<Status> = self.regions().iter().map(|r| r.release(0, 0)).collect();
-        results.into_iter().find(|s| !s.is_ok()).unwrap_or(Status::OK)
+        let mut worst = Status::OK;
+        for r in self.regions() {
+            let s = r.release(0, 0);
+            if !s.is_ok() {
+                r.say_lost(s);
+            }
+            worst = worst.and(s);
+        }
+        worst
     }
 }
 

@@ -154,13 +154,15 @@ impl Region {
         loop {
             // SAFETY: src lies inside A or T, in a page this thread has locked.
             let s = unsafe { self.link.put(self.key, off, src, len, deadline) };
-            self.note(s);
             if s.is_ok() {
+                self.note(s);
                 self.stats.messages.hit();
                 self.stats.bytes_written.add(len as u64);
                 return true;
             }
-            if !s.is_transient() || deadline.passed() {
+            if !self.rides_out(s, deadline) {
+                self.note_failed(s);
+                self.note_owing();
                 self.stats.write_errors.hit();
                 return false;
             }

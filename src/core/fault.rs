@@ -8,10 +8,14 @@ use super::pages::{Event, State};
 use super::region::Region;
 use super::views::View;
 use crate::base::Status;
-use crate::base::addr::{PAGE, PageRange};
+use crate::base::addr::PageRange;
 use crate::sys::Errno;
 use crate::sys::clock::{Deadline, nap};
 use crate::sys::sync::SignalsBlocked;
+
+/// How often a page is shown again that the kernel had no memory to show, and the pause between.
+const SHOW_TRIES: u32 = 50;
+const SHOW_PAUSE_NS: u64 = 1_000_000;
 
 /// How a fault ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,6 +30,7 @@ impl Region {
     /// Serves a fault at `page` of `view`. `write` tells a store from a load.
     pub(super) fn serve(&self, signals: &SignalsBlocked, view: &View, page: usize, write: bool) -> Served {
         let deadline = self.deadline();
+        let mut tries = 0;
         loop {
             let state = self.pages.state(page);
             let done = match state {
@@ -37,12 +42,22 @@ impl Region {
                 }
                 State::Resident => self.show_resident(signals, view, page, write, deadline),
             };
-            if let Some(served) = done {
-                return served;
+            match done {
+                // The kernel had no memory to show it: that may pass, and the page is here.
+                Some(Served::Bus) if tries < SHOW_TRIES && self.pages.state(page) == State::Resident => {
+                    tries += 1;
+                    nap(SHOW_PAUSE_NS);
+                }
+                Some(served) => return served,
+                None => {}
             }
             // Under a value policy the wait goes on: its holder has a deadline too, and its bytes are not ours to fill.
-            if deadline.passed() && state.is_held() && self.errors_are_sigbus() {
-                return self.give_up(view, page);
+            if deadline.passed()
+                && state.is_held()
+                && self.errors_are_sigbus()
+                && let Some(served) = self.give_up(view, page)
+            {
+                return served;
             }
         }
     }
@@ -119,6 +134,7 @@ impl Region {
             }
             Err(s) => {
                 self.abandon(run);
+                self.note_failed(s);
                 Err(s)
             }
         }
@@ -137,6 +153,7 @@ impl Region {
             }
             if let Err(s) = self.fetch_run(run, deadline) {
                 self.abandon(run);
+                self.note(s);
                 return Err(s);
             }
             self.each_view(&signals, |v| _ = self.tracker.admit(v, run, true));
@@ -186,13 +203,14 @@ impl Region {
     fn fetch_run(&self, run: PageRange, deadline: Deadline) -> Result<(), Status> {
         let status = loop {
             let s = self.fetch_once(run, deadline);
-            self.note(s);
-            if s.is_ok() || !s.is_transient() || self.errors_at_once() || deadline.passed() {
+            if s.is_ok() || !self.rides_out(s, deadline) {
                 break s;
             }
             nap(200_000);
         };
+        // A drop that was ridden out is not a failure; what comes of one is for the caller to say.
         if status.is_ok() {
+            self.note(status);
             self.stats.pages_fetched.add(run.len() as u64);
             self.stats.pages_prefetched.add(run.len() as u64 - 1);
             self.stats.bytes_fetched.add(self.valid_run(run) as u64);
@@ -237,7 +255,7 @@ impl Region {
     }
 
     /// Shows pages that may be written without a further fault: the books say so first.
-    fn admit_written(&self, signals: &SignalsBlocked, view: &View, range: PageRange) -> Result<(), Errno> {
+    pub(super) fn admit_written(&self, signals: &SignalsBlocked, view: &View, range: PageRange) -> Result<(), Errno> {
         let _guard = self.tracks_by_fault().then(|| self.harvest.lock(signals));
         if self.tracks_by_fault() {
             self.pages.written.set_range(range.start, range.end);
@@ -293,73 +311,12 @@ impl Region {
         shown
     }
 
-    /// A store to the error value is let through and noted: it is never written back, and the next release says so.
-    fn show_poisoned(&self, signals: &SignalsBlocked, view: &View, page: usize, write: bool) -> Option<Served> {
-        if self.pages.apply(page, Event::Clear).is_err() {
-            return None;
-        }
-        let this = PageRange { start: page, end: page + 1 };
-        let served = if self.errors_are_sigbus() {
-            self.raise(view, page)
-        } else if write {
-            let _ = self.admit_written(signals, view, this);
-            let _ = self.tracker.unprotect(view, this);
-            Served::Retry
-        } else {
-            let _ = self.tracker.admit(view, this, true);
-            Served::Retry
-        };
-        let _ = self.pages.apply(page, Event::FetchFailed);
-        Some(served)
-    }
-
     fn finish(&self, run: PageRange) {
         (run.start..run.end).for_each(|p| _ = self.pages.apply(p, Event::Fetched));
     }
 
-    fn abandon(&self, run: PageRange) {
+    pub(super) fn abandon(&self, run: PageRange) {
         self.give_back(run);
         (run.start..run.end).for_each(|p| _ = self.pages.apply(p, Event::FetchAbandoned));
-    }
-
-    /// The fetch failed for good: the page shows the error value or the access fails; its neighbours are as before.
-    fn fail_run(&self, view: &View, run: PageRange, page: usize, _why: Status) -> Served {
-        self.abandon(PageRange { start: run.start, end: page });
-        self.abandon(PageRange { start: page + 1, end: run.end });
-        if self.errors_are_sigbus() {
-            let served = self.raise(view, page);
-            let _ = self
-                .pages
-                .apply(page, if self.has_fault_thread() { Event::FetchFailed } else { Event::FetchAbandoned });
-            return served;
-        }
-        self.fill_error_value(page);
-        let _ = self.tracker.admit(view, PageRange { start: page, end: page + 1 }, true);
-        let _ = self.pages.apply(page, Event::FetchFailed);
-        Served::Retry
-    }
-
-    fn fill_error_value(&self, page: usize) {
-        self.stats.pages_poisoned.hit();
-        // SAFETY: the page lies inside A and FETCHING makes this thread its only user.
-        unsafe { std::ptr::write_bytes(self.a_page(page), self.opts.error_byte, PAGE) };
-    }
-
-    /// SIGBUS for the toucher: by the kernel where a thread serves, by the handler's chain elsewhere.
-    fn raise(&self, view: &View, page: usize) -> Served {
-        if self.has_fault_thread() {
-            self.stats.pages_poisoned.hit();
-            if !self.tracker.poison(view, PageRange { start: page, end: page + 1 }) {
-                self.fill_error_value(page);
-                let _ = self.tracker.admit(view, PageRange { start: page, end: page + 1 }, true);
-            }
-        }
-        Served::Bus
-    }
-
-    /// Somebody holds the page beyond the limit: fail this access, leave the page to its holder.
-    fn give_up(&self, view: &View, page: usize) -> Served {
-        self.stats.fetch_errors.hit();
-        if self.has_fault_thread() { self.raise(view, page) } else { Served::Bus }
     }
 }

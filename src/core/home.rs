@@ -114,7 +114,10 @@ impl Region {
     fn operate(&self, off: u64, op: AtomicOp) -> Result<u64, Status> {
         self.stats.home_ops.hit();
         let r = self.link.atomic(self.key, HomeOff(off), op, self.deadline());
-        self.note(r.err().unwrap_or(Status::OK));
+        match r {
+            Ok(_) => self.note(Status::OK),
+            Err(s) => self.note_failed(s),
+        }
         r
     }
 

@@ -6,15 +6,17 @@
 //! own thread is inside such a call.
 
 use super::board::Post;
+use super::condition::{Condition, Watch};
 use super::harvest::Heat;
 use super::options::Through;
 use super::region::Region;
 use super::writeback::Outbox;
 use crate::base::addr::PAGE;
+use crate::base::config::LogLevel;
 use crate::base::{Error, Result, Status};
 use crate::sys::clock::{self, nap};
 use crate::sys::event::EventFd;
-use crate::sys::process::private_descriptors;
+use crate::sys::process::{private_descriptors, say_aside};
 use crate::sys::sync::{SignalsBlocked, futex_wait, futex_wake};
 use crate::sys::thread::become_own;
 use std::os::fd::AsRawFd;
@@ -141,15 +143,13 @@ impl Keeper {
         self.kick();
     }
 
-    /// The status changed: the keeper tells the program. Async-signal-safe.
-    pub(super) fn announce(&self) {
+    pub(super) fn set_announced(&self) {
         self.announced.store(true, SeqCst);
-        self.kick();
     }
 
-    /// A batch was delivered; said before its pages are unlocked.
-    pub(super) fn note_delivered(&self) {
-        self.delivered.fetch_add(1, SeqCst);
+    /// A batch was delivered; said before its pages are unlocked. Answers its number.
+    pub(super) fn note_delivered(&self) -> u64 {
+        self.delivered.fetch_add(1, SeqCst) + 1
     }
 
     /// Batches delivered so far.
@@ -241,6 +241,7 @@ struct Round {
     hand: usize,
     last_push: u64,
     last_acquire: u64,
+    watch: Watch,
 }
 
 fn keep(region: &Region) {
@@ -256,17 +257,23 @@ fn keep(region: &Region) {
         write_back(region, &mut round);
         refresh(region, &mut round);
         bring_wanted(region);
-        tell(region);
+        look_after(region, &mut round);
         if let Some(p) = &mut post {
             p.refresh(region);
         }
         if region.keeper.wake.load(SeqCst) == seen {
-            let _ = futex_wait(&region.keeper.wake, seen, tick_ns);
+            let _ = futex_wait(&region.keeper.wake, seen, nap_ns(region, &round, tick_ns));
         }
     }
     if let Some(p) = post {
         p.close(region);
     }
+}
+
+/// How long the keeper sleeps when nobody wakes it.
+fn nap_ns(region: &Region, round: &Round, tick_ns: u64) -> u64 {
+    let markers = if region.has_markers() { 2_000_000 } else { u64::MAX };
+    tick_ns.min(round.watch.limit(clock::now())).min(markers)
 }
 
 /// How often the keeper must look without being asked.
@@ -311,6 +318,10 @@ fn make_room(region: &Region, round: &mut Round) {
 }
 
 fn write_back(region: &Region, round: &mut Round) {
+    if region.condition().0 != Condition::Ok {
+        // Sent again when the home is back: until then every try would fail.
+        return;
+    }
     let o = &region.opts;
     let due_age = o.age_ms > 0 && clock::now() >= round.last_push + o.age_ms.saturating_mul(500_000);
     let mut due = o.through == Through::Bounded || due_age;
@@ -356,9 +367,19 @@ fn bring(region: &Region, start: usize, end: usize, better: impl Fn() -> bool) {
     }
 }
 
-fn tell(region: &Region) {
-    if !region.keeper.announced.swap(false, SeqCst) {
+/// Asks a home that failed again, does what a recovery asks for, and tells the program what has changed.
+fn look_after(region: &Region, round: &mut Round) {
+    region.clear_markers();
+    let (watch, out) = (&mut round.watch, &mut round.out);
+    watch.look(region, clock::now(), || region.push_all(out));
+    let announced = region.keeper.announced.swap(false, SeqCst);
+    if !watch.is_news(region, announced) {
         return;
+    }
+    if super::engine::Engine::speaks(LogLevel::Error)
+        && let Some(line) = watch.line(region, clock::now())
+    {
+        say_aside(&line);
     }
     if let Some(e) = &*lock(&region.keeper.event) {
         e.set();

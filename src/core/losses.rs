@@ -1,22 +1,78 @@
 //! Stores that did not reach the home: where they are, and saying so.
+//!
+//! *Unreleased* stores are kept and sent again by the next release, and by the keeper once the home is back. *Lost* ones
+//! are given up: they went to a page that showed the error value, or nobody is left to keep them, or the home is gone for
+//! good. Both are named by ranges of bytes: exactly where there is a twin to compare with, by whole pages elsewhere.
 
-use super::pages::Event;
+use super::engine::Engine;
+use super::harvest::Heat;
+use super::pages::{Event, State};
 use super::region::Region;
 use crate::base::Status;
 use crate::base::addr::PAGE;
-use std::sync::atomic::Ordering::SeqCst;
+use crate::base::config::LogLevel;
+use crate::link::Health;
+use crate::sys::clock::Deadline;
+use crate::sys::process::say;
+use crate::sys::sync::SignalsBlocked;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
+
+/// A range of bytes of a region: first, and one past the last.
+pub type Range = (u64, u64);
+
+/// Ranges kept at most; more are joined with their neighbours, so that nothing lost goes unnamed.
+const MOST: usize = 4096;
+
+/// What a region has lost.
+#[derive(Default)]
+pub(super) struct Losses {
+    lost: Mutex<Vec<Range>>,
+    /// Stores went to pages that showed the error value; no release has said so yet.
+    nowhere: AtomicBool,
+    /// The program knows: nothing is left to be written to stderr.
+    said: AtomicBool,
+}
+
+impl Losses {
+    /// Called with signals blocked.
+    fn add(&self, r: Range) {
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = lost.partition_point(|x| x.0 < r.0);
+        lost.insert(at, r);
+        join(&mut lost, 0);
+        let mut gap = PAGE as u64;
+        while lost.len() > MOST {
+            join(&mut lost, gap);
+            gap *= 2;
+        }
+    }
+}
+
+/// Joins sorted ranges that overlap, touch, or are at most `gap` apart.
+fn join(list: &mut Vec<Range>, gap: u64) {
+    list.dedup_by(|next, kept| {
+        let near = next.0 <= kept.1.saturating_add(gap);
+        if near {
+            kept.1 = kept.1.max(next.1);
+        }
+        near
+    });
+}
 
 impl Region {
     /// The result of a release that delivered everything there was to deliver is still not OK when stores went to pages
     /// that showed the error value: POISONED, once.
     pub(super) fn judge_release(&self, s: Status) -> Status {
-        if s.is_ok() && self.unsent.nowhere.swap(false, SeqCst) { Status::POISONED } else { s }
+        if s.is_ok() && self.losses.nowhere.swap(false, SeqCst) { Status::POISONED } else { s }
     }
 
-    /// The bytes of a poisoned page are not the home's, so its stores go nowhere; the next release says so.
+    /// The bytes of a poisoned page are not the home's, so its stores go nowhere: they are lost, and the next release
+    /// says so. Called with signals blocked.
     pub(super) fn forget_poisoned(&self, p: usize) {
         if self.pages.dirty.take(p) {
-            self.unsent.nowhere.store(true, SeqCst);
+            self.losses.add(self.page_range(p));
+            self.losses.nowhere.store(true, SeqCst);
         }
     }
 
@@ -29,13 +85,139 @@ impl Region {
         }
     }
 
-    /// Where stores are that were found and not delivered, as byte ranges of whole pages; at most `most` of them.
-    pub fn unreleased(&self, most: usize) -> Vec<(u64, u64)> {
+    fn page_range(&self, p: usize) -> Range {
+        let start = (p * PAGE) as u64;
+        (start, start + self.valid_bytes(p) as u64)
+    }
+
+    /// Where stores are that were found and not delivered; at most `most` ranges.
+    pub fn unreleased(&self, most: usize) -> Vec<Range> {
+        // What the keeper is sending now is not in the books.
+        self.keeper.wait_for_push();
         let (mut at, mut out) = (0, Vec::new());
-        while let Some((s, e)) = self.pages.dirty.next_run(at, self.pages.len()).filter(|_| out.len() < most) {
-            out.push(((s * PAGE) as u64, self.len().min((e * PAGE) as u64)));
-            at = e;
+        while let Some(p) = self.pages.dirty.next_set(at, self.pages.len()).filter(|_| out.len() <= most) {
+            self.name_page(p, &mut out);
+            join(&mut out, 0);
+            at = p + 1;
         }
+        out.truncate(most);
         out
+    }
+
+    /// Adds the ranges of one dirty page: what a failed delivery held, and what differs from the twin.
+    fn name_page(&self, p: usize, out: &mut Vec<Range>) {
+        let _signals = SignalsBlocked::new();
+        let start = (p * PAGE) as u64;
+        let len = self.valid_bytes(p);
+        let Some(twin) = self.t_page(p) else { return out.push(self.page_range(p)) };
+        if self.pages.lock(p, Deadline::in_ms(100)).is_err() {
+            if self.pages.state(p) != State::Remote {
+                out.push(self.page_range(p));
+            }
+            return;
+        }
+        let mut runs: Vec<Range> = Vec::new();
+        self.unsent.each(p, |from, n| runs.push((start + from as u64, start + (from + n) as u64)));
+        let mut open = None;
+        for i in 0..=len {
+            // SAFETY: i is below the page's length where it is read; both pages lie inside A and T. The program may store
+            // into A meanwhile: then that store is named or not.
+            let differs = i < len && unsafe { differ(self.a_page(p), twin, i) };
+            match (differs, open) {
+                (true, None) => open = Some(i),
+                (false, Some(from)) => {
+                    runs.push((start + from as u64, start + i as u64));
+                    open = None;
+                }
+                _ => {}
+            }
+        }
+        let _ = self.pages.apply(p, Event::Unlock);
+        runs.sort_unstable();
+        out.append(&mut runs);
+    }
+
+    /// Where stores are that were given up since the region was mapped; and, when the home is gone for good, those that
+    /// are still held here and will never be sent. Sorted.
+    pub fn lost(&self, most: usize) -> Vec<Range> {
+        let mut all = {
+            let _signals = SignalsBlocked::new();
+            self.losses.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        };
+        if matches!(self.link.health(self.key), Health::Down(_)) {
+            // Stores that no release has looked for are lost too.
+            let _ = self.harvest(self.all(), Heat::Ignore);
+            all.append(&mut self.unreleased(most));
+            all.sort_unstable();
+            join(&mut all, 0);
+        }
+        all.truncate(most);
+        all
+    }
+
+    /// Everything that has not reached the home and will not, now that nobody keeps the pages: what was lost before, and
+    /// what is unreleased. Whoever asks tells the program; nothing goes to stderr any more.
+    pub fn give_up_unreleased(&self, most: usize) -> Vec<Range> {
+        self.losses.said.store(true, SeqCst);
+        let mut all = self.lost(most);
+        all.append(&mut self.unreleased(most));
+        all.sort_unstable();
+        join(&mut all, 0);
+        all.truncate(most);
+        all
+    }
+
+    /// Says on stderr which stores are lost: for programs that no call can tell.
+    pub(super) fn say_lost(&self, why: Status) {
+        const MOST_NAMED: usize = 16;
+        if self.losses.said.load(SeqCst) || !Engine::speaks(LogLevel::Error) {
+            return;
+        }
+        let ranges = self.give_up_unreleased(MOST_NAMED + 1);
+        if !ranges.is_empty() {
+            say(&format!("region \"{}\": {why}; stores are lost at {}", self.name(), names(&ranges, MOST_NAMED)));
+        }
+    }
+}
+
+/// # Safety
+/// Both pointers are valid for `i + 1` bytes.
+unsafe fn differ(a: *mut u8, t: *mut u8, i: usize) -> bool {
+    // SAFETY: as the caller vouches.
+    let own = unsafe { a.wrapping_add(i).read_volatile() };
+    // SAFETY: as above.
+    own != unsafe { t.wrapping_add(i).read_volatile() }
+}
+
+/// Ranges as text, at most `most` of them: `0..8, 64..128, ...`.
+pub fn names(ranges: &[Range], most: usize) -> String {
+    let mut list: Vec<String> = ranges.iter().take(most).map(|(s, e)| format!("{s}..{e}")).collect();
+    if ranges.len() > most {
+        list.push("...".into());
+    }
+    list.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_join_and_stay_bounded() {
+        let l = Losses::default();
+        for i in 0..3 * MOST as u64 {
+            l.add((i * 100, i * 100 + 10));
+        }
+        l.add((5, 100));
+        let lost = l.lost.lock().map(|l| l.clone()).unwrap_or_default();
+        assert!(lost.len() <= MOST && lost.windows(2).all(|w| w[0].1 < w[1].0), "{} ranges", lost.len());
+        let covered = |at: u64| lost.iter().any(|r| (r.0..r.1).contains(&at));
+        assert!((0..3 * MOST as u64).all(|i| covered(i * 100) && covered(i * 100 + 9)), "something lost is not named");
+    }
+
+    #[test]
+    fn ranges_in_words() {
+        assert_eq!(names(&[(0, 8), (64, 128)], 2), "0..8, 64..128");
+        assert_eq!(names(&[(0, 8), (64, 128)], 1), "0..8, ...");
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod acquire;
 pub mod board;
+pub mod condition;
 pub mod detector;
 pub mod emulate;
 pub mod engine;
@@ -17,6 +18,7 @@ pub mod losses;
 pub mod mapping;
 pub mod options;
 pub mod pages;
+pub mod poison;
 pub mod region;
 pub mod selftest;
 pub mod tracker;

@@ -69,6 +69,10 @@ pub struct MapOptions {
     pub wait_ms: u64,
     /// Byte that fills a page showing the error value.
     pub error_byte: u8,
+    /// A second path, taken when the first fails: see [`crate::link::failover`].
+    pub second: Option<SecondPath>,
+    /// Failures in a row after which the region is unavailable; 0 = [`super::condition::FAIL_LIMIT`].
+    pub fail_limit: u32,
 }
 
 impl Default for MapOptions {
@@ -87,8 +91,19 @@ impl Default for MapOptions {
             on_error: OnError::WaitValue,
             wait_ms: 0,
             error_byte: 0xff,
+            second: None,
+            fail_limit: 0,
         }
     }
+}
+
+/// Another way to the same region, or to a replica of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SecondPath {
+    /// Where it is exported.
+    pub peer: PeerName,
+    /// Its name there.
+    pub name: String,
 }
 
 /// The peer part of a region's address.

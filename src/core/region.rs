@@ -7,27 +7,29 @@
 //! Locks, in the order in which they may be taken: `push` (API calls, signals open) > `exact` > page locks, ascending (signals
 //! blocked) > `harvest` (signals blocked). The fault path takes page locks and `harvest` only.
 
+use super::condition::Record;
 use super::detector::Detector;
 use super::keeper::Keeper;
+use super::losses::Losses;
 use super::mapping::ViewSlot;
 use super::options::{MapOptions, OnError, Policy, Through};
 use super::pages::diff::{self, Differ};
 use super::pages::{PageTable, State};
 use super::tracker::{Delivery, Tracker, Tracking};
-use super::unsent::Unsent;
+use super::unsent::{Unfenced, Unsent};
 use super::views::{self, View};
 use super::writeback::Outbox;
 use crate::base::addr::{PAGE, PageRange, round_up_page};
 use crate::base::config::Backend;
 use crate::base::stats::RegionStats;
 use crate::base::{Error, HomeOff, Result, Status};
-use crate::link::{Health, Link, MemoryKind, Opened, RegionKey, Registration};
+use crate::link::{Link, MemoryKind, Opened, RegionKey, Registration};
 use crate::sys::clock::Deadline;
 use crate::sys::mem::{self, Mapping};
 use crate::sys::sync::{Lock, SignalsBlocked};
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What is needed to make a region.
@@ -63,6 +65,7 @@ pub struct Region {
     /// Serialises API calls that push or drop; holds their reusable buffers.
     push: Mutex<Outbox>,
     pub(super) unsent: Unsent,
+    pub(super) unfenced: Unfenced,
     pub(super) differ: Differ,
     pub(super) detector: Detector,
     /// Pages that may be resident; `usize::MAX` for a pinned region.
@@ -72,13 +75,10 @@ pub struct Region {
     /// Words operated on at the home: page-wise write-back leaves them out.
     pub(super) home_words: Mutex<BTreeSet<u64>>,
     pub(super) has_home_words: AtomicBool,
-    status: AtomicI32,
-    failures: AtomicU32,
+    pub(super) record: Record,
+    pub(super) losses: Losses,
     pub(super) view_slots: Mutex<Vec<ViewSlot>>,
 }
-
-/// Failures in a row after which a region is unavailable.
-const FAILURES_TO_UNAVAILABLE: u32 = 8;
 
 pub(super) fn system(attempt: &str) -> impl Fn(crate::sys::Errno) -> Error + '_ {
     move |e| Error::new(Status::SYSTEM, attempt, e.to_string())
@@ -118,11 +118,12 @@ impl Region {
             differ: diff::best(),
             home_words: Mutex::default(),
             has_home_words: AtomicBool::new(false),
-            status: AtomicI32::new(Status::OK.0),
-            failures: AtomicU32::new(0),
+            record: Record::default(),
+            losses: Losses::default(),
             view_slots: Mutex::default(),
             push: Mutex::default(),
             unsent: Unsent::default(),
+            unfenced: Unfenced::new(link.attachments(opened.key)),
             harvest: Lock::new(),
             exact: Lock::new(),
             stats: RegionStats::new(),
@@ -290,34 +291,6 @@ impl Region {
         matches!(self.opts.on_error, OnError::Sigbus | OnError::Value)
     }
 
-    /// OK, or why accesses fail: LINK_DOWN and the like while degraded, the final cause when unavailable.
-    pub fn status(&self) -> Status {
-        match self.link.health(self.key) {
-            Health::Down(s) => s,
-            _ => Status(self.status.load(SeqCst)),
-        }
-    }
-
-    /// Notes the outcome of an operation at the home. Async-signal-safe.
-    pub(super) fn note(&self, s: Status) {
-        if s.is_ok() {
-            if self.failures.load(SeqCst) != 0 {
-                self.failures.store(0, SeqCst);
-                self.status.store(Status::OK.0, SeqCst);
-            }
-            return;
-        }
-        self.failures.fetch_add(1, SeqCst);
-        if self.status.swap(s.0, SeqCst) != s.0 {
-            self.keeper.announce();
-        }
-    }
-
-    /// True once failures have passed the threshold, or the link will not come back.
-    pub fn unavailable(&self) -> bool {
-        self.failures.load(SeqCst) >= FAILURES_TO_UNAVAILABLE || matches!(self.link.health(self.key), Health::Down(_))
-    }
-
     /// Descriptor that becomes readable when the status changes; owned by the region.
     pub fn event_fd(&self) -> i32 {
         self.keeper.event_fd()
@@ -342,8 +315,11 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         // No view is left (each holds a reference); what was written without a view may still be dirty.
-        let _ = self.release_pages(self.all());
+        let released = self.release_pages(self.all());
         self.keeper.stop();
+        if !released.is_ok() {
+            self.say_lost(released);
+        }
         for r in self.registrations.drain(..) {
             self.link.deregister(r);
         }

@@ -1,4 +1,7 @@
-//! What write-back could not deliver.
+//! What write-back could not deliver, or delivered and does not know to have arrived.
+//!
+//! A write that the link has taken is at the home for certain only after a fence. When a fence fails, or the home was
+//! attached anew in between, what went before it is taken back: it is sent again, and named if it never can be.
 
 use crate::base::addr::PAGE;
 use crate::link::WriteOp;
@@ -10,17 +13,110 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Default)]
 pub struct Unsent {
     any: AtomicBool,
-    /// Stores went to pages that showed the error value; no release has said so yet.
-    pub(super) nowhere: AtomicBool,
     runs: Mutex<Vec<(u64, usize)>>,
+}
+
+/// Writes that were delivered and not fenced, and the attachment to the home they belong to. Every lock is taken with
+/// signals blocked.
+#[derive(Default)]
+pub struct Unfenced {
+    log: Mutex<Log>,
+}
+
+#[derive(Default)]
+struct Log {
+    attachment: u64,
+    /// Number of the batch, offset, length; in the order of their batches.
+    runs: Vec<(u64, u64, usize)>,
+}
+
+/// Runs of delivered writes: offset and length.
+pub(super) type Runs = Vec<(u64, usize)>;
+
+impl Log {
+    fn take(&mut self) -> Runs {
+        std::mem::take(&mut self.runs).into_iter().map(|(_, off, len)| (off, len)).collect()
+    }
+
+    /// False when this is not the home of before: what was delivered there goes to `back`.
+    fn is_at(&mut self, attachment: u64, back: impl FnOnce(Runs)) -> bool {
+        let same = self.attachment == attachment;
+        if !same {
+            self.attachment = attachment;
+            back(self.take());
+        }
+        same
+    }
+}
+
+/// Delivered writes after which a pusher fences of its own accord: what is remembered of them must stay small.
+const MOST_UNFENCED: usize = 32 << 10;
+
+impl Unfenced {
+    /// Nothing delivered to a home that was just attached.
+    pub(super) fn new(attachment: u64) -> Unfenced {
+        Unfenced { log: Mutex::new(Log { attachment, runs: Vec::new() }) }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a batch delivered to the home of `attachment`; `number` counts it. False, and nothing done, when that is no
+    /// longer the home.
+    pub(super) fn add(&self, ops: &[WriteOp], attachment: u64, number: impl FnOnce() -> u64) -> bool {
+        let mut log = self.lock();
+        if log.attachment != attachment {
+            return false;
+        }
+        // Under the lock: who asks how many there are finds all of them here.
+        let n = number();
+        log.runs.extend(ops.iter().map(|o| (n, o.off.0, o.len)));
+        true
+    }
+
+    /// How many batches there are, as `number` says, with all of them noted. `None` when the home of `attachment` is another
+    /// than before: what was delivered to that goes to `back`.
+    ///
+    /// `back` makes its runs dirty again before anybody else can ask here: whoever finds nothing noted finds them dirty.
+    pub(super) fn begin_fence(
+        &self,
+        attachment: u64,
+        number: impl FnOnce() -> u64,
+        back: impl FnOnce(Runs),
+    ) -> Option<u64> {
+        let mut log = self.lock();
+        log.is_at(attachment, back).then(number)
+    }
+
+    /// The first so many batches have arrived; false, and as above, when they went to another home.
+    pub(super) fn end_fence(&self, attachment: u64, batches: u64, back: impl FnOnce(Runs)) -> bool {
+        let mut log = self.lock();
+        let same = log.is_at(attachment, back);
+        if same {
+            log.runs.retain(|(n, _, _)| *n > batches);
+        }
+        same
+    }
+
+    /// Nothing of it is known to arrive: all goes to `back`.
+    pub(super) fn give_up(&self, back: impl FnOnce(Runs)) {
+        let mut log = self.lock();
+        back(log.take());
+    }
+
+    /// True when it is time for a fence.
+    pub(super) fn is_full(&self) -> bool {
+        self.lock().runs.len() > MOST_UNFENCED
+    }
 }
 
 impl Unsent {
     /// Remembers what a failed batch held, cut at page boundaries.
-    pub(super) fn keep(&self, ops: &[WriteOp]) {
+    pub(super) fn keep(&self, ops: impl Iterator<Item = (u64, usize)>) {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        for op in ops {
-            let (mut off, end) = (op.off.0, op.off.plus(op.len).0);
+        for (mut off, len) in ops {
+            let end = off + len as u64;
             while off < end {
                 let stop = end.min((off / PAGE as u64 + 1) * PAGE as u64);
                 runs.push((off, (stop - off) as usize));
@@ -48,6 +144,14 @@ impl Unsent {
             !mine
         });
         self.any.store(!runs.is_empty(), SeqCst);
+    }
+
+    /// Calls `f` with the page's undelivered runs, as offset in the page and length, and keeps them.
+    pub(super) fn each(&self, p: usize, mut f: impl FnMut(usize, usize)) {
+        let base = (p * PAGE) as u64;
+        let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mine = runs.iter().filter(|(off, _)| (base..base + PAGE as u64).contains(off));
+        mine.for_each(|(off, len)| f((off - base) as usize, *len));
     }
 
     /// True when the page has undelivered runs.

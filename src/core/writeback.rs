@@ -11,6 +11,7 @@ use super::harvest::Heat;
 use super::options::Policy;
 use super::pages::{Event, State};
 use super::region::Region;
+use super::unsent::Runs;
 use crate::base::Status;
 use crate::base::addr::PageRange;
 use crate::link::{Ticket, WriteOp};
@@ -39,6 +40,8 @@ pub struct Outbox {
 /// A posted part of a window: its ticket, and where its writes and its pages end in the outbox.
 struct Piece {
     ticket: Result<Option<Ticket>, Status>,
+    /// The attachment to the home it was posted to.
+    home: u64,
     ops: usize,
     held: usize,
 }
@@ -76,7 +79,7 @@ impl Region {
             return s;
         }
         let status = self.push_and_fence(range, &mut outbox, deadline);
-        self.judge_release(status)
+        self.judge_release(self.note_call(status))
     }
 
     /// What is dirty in `range` now is readable at the home when this returns OK. The caller has harvested.
@@ -87,10 +90,17 @@ impl Region {
             // What the keeper took out of the books is also a store before this call; should it fail, it is ours again.
             self.keeper.wait_for_push();
             if !status.is_ok() {
+                // Nothing is fenced now, so nothing that was delivered is known to be there.
+                let _signals = SignalsBlocked::new();
+                self.unfenced.give_up(|runs| self.take_back(runs));
                 return status;
             }
             if self.keeper.failed() == failed {
-                return if self.keeper.is_unfenced() { self.fence(deadline) } else { status };
+                let s = if self.keeper.is_unfenced() { self.fence(deadline) } else { status };
+                // BUSY: the home was attached anew in between; what it does not have is dirty again.
+                if s != Status::BUSY {
+                    return s;
+                }
             }
             if deadline.passed() {
                 return Status::TIMED_OUT;
@@ -108,7 +118,8 @@ impl Region {
         if let Err(s) = self.harvest(range, Heat::Ignore) {
             return s;
         }
-        self.push(range, &mut outbox, self.deadline()).1
+        let status = self.push(range, &mut outbox, self.deadline()).1;
+        self.note_call(status)
     }
 
     /// Marks a range as written by somebody the tracking cannot see (a device that wrote a view).
@@ -125,13 +136,54 @@ impl Region {
 
     /// Everything delivered so far becomes readable at the home.
     pub(super) fn fence(&self, deadline: Deadline) -> Status {
-        let batches = self.keeper.delivered();
+        let _signals = SignalsBlocked::new();
+        let home = || self.link.attachments(self.key);
+        let back = |runs| self.take_back(runs);
+        let Some(batches) = self.unfenced.begin_fence(home(), || self.keeper.delivered(), back) else {
+            return self.left_behind();
+        };
         let s = self.link.fence(self.key, deadline);
         self.note(s);
-        if s.is_ok() {
-            self.keeper.note_fenced(batches);
+        if !s.is_ok() {
+            self.unfenced.give_up(back);
+            return s;
         }
+        if !self.unfenced.end_fence(home(), batches, back) {
+            return self.left_behind();
+        }
+        self.keeper.note_fenced(batches);
         s
+    }
+
+    /// The home was attached anew since the last fence: what went before is dirty again.
+    fn left_behind(&self) -> Status {
+        self.note_reattached();
+        Status::BUSY
+    }
+
+    /// Looks whether the home was attached anew.
+    pub(super) fn follow_home(&self) {
+        let _signals = SignalsBlocked::new();
+        let back = |runs| self.take_back(runs);
+        if self.unfenced.begin_fence(self.link.attachments(self.key), || 0, back).is_none() {
+            self.left_behind();
+        }
+    }
+
+    /// What was delivered and not fenced is dirty again: whether it is at the home is not known, and sending it again is
+    /// always allowed. Its pages are here: none is given up before a fence. Called with signals blocked and the log locked.
+    fn take_back(&self, runs: Runs) {
+        if runs.is_empty() {
+            return;
+        }
+        let pages = |(off, len): &(u64, usize)| PageRange::covering(*off, *len as u64);
+        let all: Vec<PageRange> = runs.iter().map(pages).collect();
+        if self.t_page(0).is_some() {
+            self.unsent.keep(runs.into_iter());
+        }
+        all.iter().for_each(|r| _ = self.pages.dirty.set_range(r.start, r.end));
+        self.note_owing();
+        self.keeper.note_failed();
     }
 
     /// Sends the dirty pages of `range`; answers how many messages went out and the first failure.
@@ -144,6 +196,7 @@ impl Region {
             drop(signals);
             sent += out.ops.list.len();
             let status = posted.and(delivered);
+            let status = if status.is_ok() && self.unfenced.is_full() { self.fence(deadline) } else { status };
             if !status.is_ok() {
                 return (sent, status);
             }
@@ -164,8 +217,9 @@ impl Region {
                 Err(s) => return (at, s),
             };
             let blocked = next == at && out.held.len() == held;
+            let home = self.link.attachments(self.key);
             let ticket = self.post_piece(&mut out.ops);
-            out.pieces.push(Piece { ticket, ops: out.ops.posted, held: out.held.len() });
+            out.pieces.push(Piece { ticket, home, ops: out.ops.posted, held: out.held.len() });
             if blocked || out.pieces.last().is_some_and(|p| p.ticket.is_err()) {
                 return (next, Status::OK);
             }
@@ -272,7 +326,7 @@ impl Region {
                 Err(s) => s,
             };
             if !ops.is_empty() {
-                self.settle(ops, held, status);
+                self.settle(ops, held, status, p.home);
             }
             held.iter().for_each(|p| _ = self.pages.apply(*p, Event::Unlock));
             worst = worst.and(status);
@@ -280,19 +334,19 @@ impl Region {
         worst
     }
 
-    fn settle(&self, ops: &[WriteOp], held: &[usize], status: Status) {
+    fn settle(&self, ops: &[WriteOp], held: &[usize], status: Status, home: u64) {
         self.note(status);
-        if status.is_ok() {
-            self.keeper.note_delivered();
+        if status.is_ok() && self.unfenced.add(ops, home, || self.keeper.note_delivered()) {
             self.stats.messages.add(ops.len() as u64);
             self.stats.bytes_written.add(ops.iter().map(|o| o.len as u64).sum());
             return;
         }
         self.stats.write_errors.hit();
         if self.t_page(0).is_some() {
-            self.unsent.keep(ops);
+            self.unsent.keep(ops.iter().map(|o| (o.off.0, o.len)));
         }
         held.iter().for_each(|p| _ = self.pages.dirty.set(*p));
+        self.note_owing();
         self.keeper.note_failed();
     }
 }

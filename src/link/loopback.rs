@@ -62,6 +62,7 @@ impl Link for Loopback {
             kind: MemoryKind::System,
             clients: 1,
             pid: crate::sys::process::pid(),
+            incarnation: 1,
         };
         Ok(Opened { key: RegionKey(0), info })
     }

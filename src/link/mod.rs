@@ -26,6 +26,7 @@
 //! * Nothing calls upwards: events (revoked, moved, peer dead) are read with [`Link::health`].
 
 pub mod embedded;
+pub mod failover;
 pub mod faulty;
 pub mod loopback;
 pub mod mgmt;
@@ -89,6 +90,8 @@ pub struct RegionInfo {
     pub clients: u32,
     /// Process id of the exporter.
     pub pid: u32,
+    /// Names the content: an export of the same name and length with another number is other memory.
+    pub incarnation: u64,
 }
 
 /// An opened region.
@@ -153,8 +156,8 @@ impl AtomicOp {
 pub enum Health {
     /// Operations are expected to work.
     Up,
-    /// A short drop is being ridden out.
-    Retrying,
+    /// It does not work now, for this reason, and is expected to work again: a short drop, or a peer that is looked for.
+    Retrying(Status),
     /// Operations answer this status at once.
     Down(Status),
 }
@@ -186,6 +189,16 @@ pub trait Link: Send + Sync {
 
     /// State of the link for this region now: reads atomics only, async-signal-safe.
     fn health(&self, key: RegionKey) -> Health;
+
+    /// How often the region was attached to its home: 1 since the open, one more each time it was found again after its
+    /// exporter had gone. Async-signal-safe.
+    fn attachments(&self, _key: RegionKey) -> u64 {
+        1
+    }
+
+    /// Writes that have not arrived yet never will: this path is left for another, and what it still holds is older than what
+    /// goes over that one. Async-signal-safe.
+    fn abandon(&self, _key: RegionKey) {}
 
     // ---- fault face ----
 

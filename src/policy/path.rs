@@ -20,6 +20,8 @@
 //! | `onerror` | `wait` `waitvalue` `value` `sigbus` | what a load sees when the home cannot be reached |
 //! | `wait` | time, 1ms to 1h | longest wait for the home |
 //! | `fill` | 0 to 255 | byte that fills a page showing the error value |
+//! | `second` | PEER/NAME | another way to the region or a replica of it, taken when the first fails |
+//! | `faillimit` | 1 to 1000000 | failures in a row after which the region is unavailable: no access waits any more |
 //!
 //! A size is a number of bytes with an optional suffix k, m, g or t (powers of 1024). A time is a number with `ms`, `s`
 //! or `m`; without a unit it is in milliseconds. `onerror=wait` (the default here) waits, then raises SIGBUS;
@@ -29,7 +31,7 @@
 use crate::base::Status;
 use crate::base::addr::PAGE;
 use crate::base::config::parse_size;
-use crate::core::options::{MapOptions, OnError, PeerName, Policy, Through};
+use crate::core::options::{MapOptions, OnError, PeerName, Policy, SecondPath, Through};
 
 /// What every name of ours starts with.
 pub const PREFIX: &[u8] = b"/smc/";
@@ -187,7 +189,19 @@ const KEYS: &[Key] = &[
         apply: |o, v| parse_ms(v).filter(|n| (1..=3_600_000).contains(n)).map(|n| o.wait_ms = n),
     },
     Key { name: "fill", want: "0 to 255", apply: |o, v| v.parse().ok().map(|n| o.error_byte = n) },
+    Key { name: "second", want: "PEER/NAME", apply: set_second },
+    Key {
+        name: "faillimit",
+        want: "1 to 1000000",
+        apply: |o, v| v.parse().ok().filter(|n| (1..=1_000_000).contains(n)).map(|n| o.fail_limit = n),
+    },
 ];
+
+fn set_second(o: &mut MapOptions, v: &str) -> Option<()> {
+    let (peer, name) = v.rsplit_once('/')?;
+    let peer = parse_peer(peer).ok()?;
+    is_region_name(name).then(|| o.second = Some(SecondPath { peer, name: name.to_owned() }))
+}
 
 fn set_policy(o: &mut MapOptions, v: &str) -> Option<()> {
     match v {
@@ -297,14 +311,13 @@ mod tests {
             assert!(matches!(e, PathError::Name(_)), "{bad}: {e:?}");
             assert_eq!(e.status(), Status::NOT_FOUND);
         }
-        assert_eq!(parse(b"/smcx/local/a"), Err(PathError::NotOurs));
-        assert_eq!(parse(b"smc/local/a"), Err(PathError::NotOurs));
+        [&b"/smcx/local/a"[..], b"smc/local/a"].iter().for_each(|p| assert_eq!(parse(p), Err(PathError::NotOurs)));
     }
 
     #[test]
     fn every_key_has_its_effect() {
         let o = options(
-            "policy=page&through=bounded&page=2m&window=64&readahead=256&resident=1g&dirty=64k&age=2s&acquire=10ms&onerror=value&wait=1m&fill=7",
+            "policy=page&through=bounded&page=2m&window=64&readahead=256&resident=1g&dirty=64k&age=2s&acquire=10ms&onerror=value&wait=1m&fill=7&second=[::1]:9/b.2&faillimit=3",
         );
         let want = MapOptions {
             access: crate::link::Access::ReadWrite,
@@ -320,6 +333,8 @@ mod tests {
             on_error: OnError::Value,
             wait_ms: 60_000,
             error_byte: 7,
+            second: Some(SecondPath { peer: PeerName::Net { host: "::1".into(), port: 9 }, name: "b.2".into() }),
+            fail_limit: 3,
         };
         assert_eq!(o, want);
         assert_eq!(options("policy=through").through, Through::Exact);
@@ -329,6 +344,10 @@ mod tests {
     #[test]
     fn values_out_of_range_are_refused_by_name() {
         let bad = [
+            "second=local",
+            "second=nobody/x",
+            "second=local/.x",
+            "faillimit=0",
             "policy=bit",
             "through=",
             "page=3k",

@@ -84,6 +84,10 @@ impl fmt::Display for Errno {
 /// The arguments must satisfy what the call `nr` demands of them: pointers valid for the lengths given, and no effect
 /// on memory or descriptors that somebody else relies on.
 pub unsafe fn syscall(nr: libc::c_long, a: [usize; 6]) -> Result<usize, Errno> {
+    #[cfg(feature = "inject")]
+    if let Some(e) = super::inject::failure(nr) {
+        return Err(e);
+    }
     let ret: isize;
     // SAFETY: the x86-64 system call convention clobbers rcx and r11 only; the caller vouches for the arguments.
     unsafe {

@@ -10,6 +10,8 @@ pub mod errno;
 pub mod event;
 pub mod freeze;
 pub mod identity;
+#[cfg(feature = "inject")]
+pub mod inject;
 pub mod mem;
 pub mod memfile;
 pub mod pagemap;

@@ -27,6 +27,32 @@ pub fn say(text: &str) {
     let _ = unsafe { syscall(libc::SYS_write, [2, line.as_ptr() as usize, line.len(), 0, 0, 0]) };
 }
 
+/// [`say`] for a thread with a descriptor table of its own, in which no stderr is kept open: the process's is borrowed for
+/// the one line. Where the kernel does not lend it, nothing is said. Allocates.
+pub fn say_aside(text: &str) {
+    let line = format!("libsmc: {text}\n");
+    // SAFETY: pidfd_open takes numbers only.
+    let Ok(own) = (unsafe { syscall(libc::SYS_pidfd_open, [pid() as usize, 0, 0, 0, 0, 0]) }) else { return };
+    // SAFETY: as above; it copies descriptor 2 of the process's own table into this thread's.
+    if let Ok(fd) = unsafe { syscall(libc::SYS_pidfd_getfd, [own, 2, 0, 0, 0, 0]) } {
+        // SAFETY: the line is readable for its length.
+        let _ = unsafe { syscall(libc::SYS_write, [fd, line.as_ptr() as usize, line.len(), 0, 0, 0]) };
+        // SAFETY: our own descriptor, made above.
+        let _ = unsafe { syscall(libc::SYS_close, [fd, 0, 0, 0, 0, 0]) };
+    }
+    // SAFETY: as above.
+    let _ = unsafe { syscall(libc::SYS_close, [own, 0, 0, 0, 0, 0]) };
+}
+
+/// A number that nobody can guess.
+pub fn random() -> u64 {
+    let mut n = 0u64;
+    // SAFETY: n is eight writable bytes.
+    let got = unsafe { syscall(libc::SYS_getrandom, [&raw mut n as usize, 8, 0, 0, 0, 0]) };
+    // Only a kernel that is still starting has none: then what differs between processes and moments must do.
+    if got == Ok(8) { n } else { super::clock::now().rotate_left(32) ^ u64::from(pid()) }
+}
+
 /// MemAvailable in bytes, or 1 GiB when /proc cannot be read. Allocates.
 pub fn mem_available() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();

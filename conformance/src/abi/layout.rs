@@ -65,27 +65,29 @@ macro_rules! row {
 /// Every struct with a body in `smc.h`: one line each.
 #[rustfmt::skip]
 pub fn structs() -> Vec<Struct> {
-    use smc_engine::capi::types;
+    use smc_engine::capi::{failure, types};
     vec![
         row!(types::smc_config { struct_size, fault, log, wait_ms, resident_limit }),
-        row!(types::smc_export_attr { struct_size, name, address, length, access, kind, flags, allow_uid_count, allow_uids }),
+        row!(types::smc_export_attr { struct_size, name, address, length, access, kind, flags, allow_uid_count, allow_uids, incarnation }),
         row!(types::smc_client { struct_size, id, since_ns, pid, uid, access, reserved }),
         row!(types::smc_region_info { struct_size, name, length, access, kind, clients, pid }),
-        row!(types::smc_map_attr { struct_size, access, policy, through, on_error, offset, length, address_hint, page_unit, resident_limit, dirty_limit, age_ms, acquire_ms, wait_ms, window, error_byte, readahead, reserved }),
+        row!(types::smc_map_attr { struct_size, access, policy, through, on_error, offset, length, address_hint, page_unit, resident_limit, dirty_limit, age_ms, acquire_ms, wait_ms, window, error_byte, readahead, fail_limit, second }),
+        row!(failure::smc_range { offset, length }),
         row!(types::smc_stats { struct_size, faults, spurious_faults, pages_fetched, pages_prefetched, fetch_errors, pages_poisoned, pages_dropped, pages_evicted, pages_dirtied, pages_pushed, messages, bytes_written, bytes_fetched, pages_unchanged, releases, acquires, home_ops, write_errors, local_bytes, local_limit }),
     ]
 }
 
 /// `numbers!(smc_enum: SMC_ENUM { Variant, ... })`: constants of an enumeration as the engine has them.
 macro_rules! numbers {
-    ($type:ident: $($name:ident = $variant:ident),* $(,)?) => {
-        [$(Constant { name: stringify!($name).into(), value: types::$type::$variant as i64 }),*]
+    ($type:ident: $($name:ident = $variant:ident),* $(,)?) => { numbers!(types $type: $($name = $variant),*) };
+    ($room:ident $type:ident: $($name:ident = $variant:ident),* $(,)?) => {
+        [$(Constant { name: stringify!($name).into(), value: $room::$type::$variant as i64 }),*]
     };
 }
 
 /// Every enumerator and numeric constant of `smc.h`.
 pub fn constants() -> Vec<Constant> {
-    use smc_engine::capi::types;
+    use smc_engine::capi::{failure, types};
     let statuses = smc_engine::base::Status::ALL.iter();
     let mut all: Vec<Constant> =
         statuses.map(|s| Constant { name: format!("SMC_STATUS_{}", s.name()), value: i64::from(s.0) }).collect();
@@ -102,6 +104,9 @@ pub fn constants() -> Vec<Constant> {
     all.extend(numbers!(smc_log: SMC_LOG_OFF = Off, SMC_LOG_ERROR = Error, SMC_LOG_INFO = Info, SMC_LOG_DEBUG = Debug));
     all.extend(numbers!(smc_cmp: SMC_CMP_EQ = Eq, SMC_CMP_NE = Ne, SMC_CMP_LT = Lt, SMC_CMP_LE = Le, SMC_CMP_GT = Gt,
         SMC_CMP_GE = Ge));
+    all.extend(numbers!(failure smc_condition: SMC_CONDITION_OK = Ok, SMC_CONDITION_DEGRADED = Degraded,
+        SMC_CONDITION_UNAVAILABLE = Unavailable));
+    all.extend(numbers!(failure smc_which: SMC_WHICH_UNRELEASED = Unreleased, SMC_WHICH_LOST = Lost));
     all.extend(numbers!(smc_active: SMC_ACTIVE_NO = No, SMC_ACTIVE_DISABLED = Disabled, SMC_ACTIVE_YES = Yes));
     let flag = |name: &str, value: u32| Constant { name: name.into(), value: value.into() };
     all.extend([

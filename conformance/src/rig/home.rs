@@ -5,10 +5,12 @@ use smc_engine::base::Status;
 use smc_engine::core::export::{Export, ExportOptions, Exporter, Memory};
 use smc_engine::link::Link;
 use smc_engine::link::embedded::EmbeddedLink;
+use smc_engine::link::failover::{Failover, Path};
 use smc_engine::link::faulty::{Faulty, Plan};
 use smc_engine::link::loopback::Loopback;
-use std::sync::Arc;
+use smc_engine::sys::mem::{Mapping, RW};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// A home and a link to it.
 pub struct Home {
@@ -16,6 +18,7 @@ pub struct Home {
     pub name: &'static str,
     /// The link to it.
     pub link: Arc<dyn Link>,
+    plain: Arc<dyn Link>,
     /// Name of the region on the link.
     pub region: String,
     /// Bytes.
@@ -28,6 +31,7 @@ pub struct Home {
 enum Keep {
     Loopback { _link: Arc<Loopback> },
     Export { export: Export },
+    Restartable { export: Mutex<Option<Export>>, memory: Mapping },
     Elsewhere,
 }
 
@@ -43,7 +47,8 @@ impl Home {
         let link = Arc::new(Loopback::new(len).expect("a loopback home"));
         let base = link.home() as usize;
         let keep = Arc::new(Keep::Loopback { _link: link.clone() });
-        Home { name: "loopback", link, region: "t".into(), len, base, _keep: keep }
+        let plain = link.clone();
+        Home { name: "loopback", link, plain, region: "t".into(), len, base, _keep: keep }
     }
 
     /// Exported by this process's exporter thread and mapped by the embedded link. Whole pages.
@@ -53,7 +58,38 @@ impl Home {
         let export = exporter.export(&region, Memory::New(len), ExportOptions::default()).expect("an export");
         let (base, len) = (export.base() as usize, export.len());
         let link = Arc::new(EmbeddedLink::connect_local());
-        Home { name: "embedded", link, region, len, base, _keep: Arc::new(Keep::Export { export }) }
+        let plain = link.clone();
+        Home { name: "embedded", link, plain, region, len, base, _keep: Arc::new(Keep::Export { export }) }
+    }
+
+    /// As [`Home::embedded`], on memory that outlives the export: [`Home::end`] and [`Home::restart`] it. Whole pages.
+    pub fn restartable(len: usize, _seed: u64) -> Home {
+        let memory = Mapping::anonymous(len.next_multiple_of(smc_engine::base::PAGE), RW).expect("memory");
+        let (base, len) = (memory.addr(), memory.len());
+        let keep = Arc::new(Keep::Restartable { export: Mutex::default(), memory });
+        let link = Arc::new(EmbeddedLink::connect_local());
+        let plain = link.clone();
+        let home = Home { name: "embedded", link, plain, region: fresh_name(), len, base, _keep: keep };
+        home.restart(1);
+        home
+    }
+
+    /// The exporter ends; its memory can be looked at all the same.
+    pub fn end(&self) {
+        if let Keep::Restartable { export, .. } = &*self._keep {
+            drop(export.lock().expect("the export").take());
+        }
+    }
+
+    /// The exporter comes back with what the memory holds, as this incarnation.
+    pub fn restart(&self, incarnation: u64) {
+        if let Keep::Restartable { export, memory } = &*self._keep {
+            let options = ExportOptions { incarnation, ..ExportOptions::default() };
+            // SAFETY: whole pages of private memory that the home owns; only raw copies touch them.
+            let at = unsafe { Memory::at(memory.ptr(), memory.len()) };
+            let exporter = Exporter::get().expect("an exporter");
+            *export.lock().expect("the export") = Some(exporter.export(&self.region, at, options).expect("an export"));
+        }
     }
 
     /// A loopback that holds half of the writes back until the fence.
@@ -78,19 +114,54 @@ impl Home {
         (Home { link: valve.clone(), ..self }, valve)
     }
 
+    /// The same home by its own link, past every wrapper.
+    pub fn plain(&self) -> Home {
+        let (name, region, keep) = (self.name, self.region.clone(), self._keep.clone());
+        Home {
+            name,
+            link: self.plain.clone(),
+            plain: self.plain.clone(),
+            region,
+            len: self.len,
+            base: self.base,
+            _keep: keep,
+        }
+    }
+
+    /// This home, and `other` as its second path.
+    pub fn or_over(self, other: &Home) -> Home {
+        let first = Path { link: self.link.clone(), name: None };
+        let second = Path { link: other.link.clone(), name: Some(other.region.clone()) };
+        Home { name: "failover", link: Arc::new(Failover::new(first, second)), ..self }
+    }
+
     /// Another link object to the same home, so that two nodes share nothing but it.
     pub fn twin(&self) -> Home {
         let (name, region, keep) = (self.name, self.region.clone(), self._keep.clone());
-        Home { name, link: self.link.clone(), region, len: self.len, base: self.base, _keep: keep }
+        Home {
+            name,
+            link: self.link.clone(),
+            plain: self.plain.clone(),
+            region,
+            len: self.len,
+            base: self.base,
+            _keep: keep,
+        }
     }
 
     /// A home in another process: it can be reached by the link, and not be looked at.
     pub fn unseen(link: Arc<dyn Link>, region: String, len: usize) -> Home {
-        Home { name: "embedded", link, region, len, base: 0, _keep: Arc::new(Keep::Elsewhere) }
+        let plain = link.clone();
+        Home { name: "embedded", link, plain, region, len, base: 0, _keep: Arc::new(Keep::Elsewhere) }
     }
 
     /// The exporter takes the memory away from every client. For exported homes.
     pub fn revoke(&self) {
+        if let Keep::Restartable { export, .. } = &*self._keep
+            && let Some(e) = &*export.lock().expect("the export")
+        {
+            e.revoke_all("the case says so", true).expect("a revocation");
+        }
         if let Keep::Export { export } = &*self._keep {
             // Without userfaultfd the exporter cannot hold its writers still; the case vouches that none is left.
             if let Err(e) = export.revoke_all("the case says so", false) {

@@ -15,6 +15,7 @@ pub struct Valve {
     failing_fences: AtomicU64,
     post_delay_ns: AtomicU64,
     fence_delay_ns: AtomicU64,
+    fetch_delay_ns: AtomicU64,
     /// Operations let through.
     pub passed: AtomicU64,
 }
@@ -30,6 +31,7 @@ impl Valve {
             failing_fences: zero(),
             post_delay_ns: zero(),
             fence_delay_ns: zero(),
+            fetch_delay_ns: zero(),
             passed: zero(),
         }
     }
@@ -64,6 +66,11 @@ impl Valve {
         self.fence_delay_ns.store(ns, SeqCst);
     }
 
+    /// Every fetch takes this much longer, and meets the status that there is then.
+    pub fn slow_fetches(&self, ns: u64) {
+        self.fetch_delay_ns.store(ns, SeqCst);
+    }
+
     fn check(&self) -> Result<(), Status> {
         let s = Status(self.status.load(SeqCst));
         if s.is_ok() {
@@ -92,6 +99,14 @@ impl Link for Valve {
         self.inner.close(key);
     }
 
+    fn abandon(&self, key: RegionKey) {
+        self.inner.abandon(key);
+    }
+
+    fn attachments(&self, key: RegionKey) -> u64 {
+        self.inner.attachments(key)
+    }
+
     fn list(&self, deadline: Deadline) -> Result<Vec<RegionInfo>, Error> {
         self.inner.list(deadline)
     }
@@ -99,12 +114,13 @@ impl Link for Valve {
     fn health(&self, key: RegionKey) -> Health {
         match Status(self.status.load(SeqCst)) {
             Status::OK => self.inner.health(key),
-            s if s.is_transient() => Health::Retrying,
+            s if s.is_transient() => Health::Retrying(s),
             s => Health::Down(s),
         }
     }
 
     unsafe fn fetch(&self, key: RegionKey, off: HomeOff, dst: *mut u8, len: usize, deadline: Deadline) -> Status {
+        pause(self.fetch_delay_ns.load(SeqCst));
         if let Err(s) = self.check() {
             return s;
         }

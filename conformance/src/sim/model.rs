@@ -48,6 +48,27 @@ impl Model {
         }
     }
 
+    /// What a byte should be: the last store, or the home's.
+    pub fn byte(&self, i: usize) -> u8 {
+        self.truth[i]
+    }
+
+    /// True when this node stored the byte since the last release that covered it.
+    pub fn is_dirty(&self, i: usize) -> bool {
+        self.dirty[i]
+    }
+
+    /// True when a load may see `b` there.
+    pub fn may_be(&self, i: usize, b: u8) -> bool {
+        b == self.truth[i] || self.older.get(&i).is_some_and(|old| old.contains(&b))
+    }
+
+    /// A store of this node is known to be lost: the byte is the home's again.
+    pub fn lose(&mut self, i: usize, home: u8) {
+        self.truth[i] = home;
+        self.dirty[i] = false;
+    }
+
     /// The word at the home.
     pub fn word(&self, off: usize) -> u64 {
         let bytes = self.truth.get(off..off + 8).and_then(|b| b.try_into().ok());

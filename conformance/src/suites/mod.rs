@@ -8,7 +8,9 @@ pub mod litmus_engine;
 pub mod litmus_self;
 pub mod paging;
 pub mod sim_engine;
+pub mod sim_faults;
 pub mod sim_self;
+pub mod torture;
 
 use crate::runner::Case;
 
@@ -23,6 +25,8 @@ pub fn all() -> Vec<Case> {
         paging::counters::CASES,
         paging::limits::CASES,
         paging::errors::CASES,
+        paging::failure::CASES,
+        paging::failover::CASES,
         paging::threads::CASES,
         paging::storms::CASES,
         paging::first_writes::CASES,
@@ -30,6 +34,8 @@ pub fn all() -> Vec<Case> {
         paging::exact::CASES,
         litmus_engine::CASES,
         sim_engine::CASES,
+        sim_faults::CASES,
+        torture::CASES,
         controls::CASES,
         host::CASES,
         fuzz::CASES,

@@ -25,8 +25,8 @@ impl Raw {
 
     pub fn open(name: &str, want: Access) -> Raw {
         let r = Raw::connect(name);
-        r.send(&Message::Hello { min: 1, max: 1 });
-        assert!(matches!(r.recv(), Some(Message::Welcome { version: 1, .. })));
+        r.send(&Message::Hello { min: 2, max: 2 });
+        assert!(matches!(r.recv(), Some(Message::Welcome { version: 2, .. })));
         r.send(&Message::Open { name: name.into(), want });
         assert!(matches!(r.recv(), Some(Message::Opened { .. })));
         assert_eq!(r.fds.borrow().len(), 2);
@@ -113,7 +113,7 @@ fn a_version_nobody_speaks_is_answered_in_words() {
     match r.recv() {
         Some(Message::Error { status, text }) => {
             assert_eq!(status, Status::PROTOCOL);
-            assert!(text.contains("7 to 9") && text.contains("1 to 1"), "{text}");
+            assert!(text.contains("7 to 9") && text.contains("2 to 2"), "{text}");
         }
         other => panic!("{other:?}"),
     }
@@ -121,7 +121,7 @@ fn a_version_nobody_speaks_is_answered_in_words() {
     // A newer client that still speaks ours is welcome.
     let r = Raw::connect(e.name());
     r.send(&Message::Hello { min: 1, max: 9 });
-    assert!(matches!(r.recv(), Some(Message::Welcome { version: 1, .. })));
+    assert!(matches!(r.recv(), Some(Message::Welcome { version: 2, .. })));
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn nonsense_and_floods_hurt_only_their_sender() {
     for round in 0..200u64 {
         let r = Raw::connect(e.name());
         let junk: Vec<u8> = (0..1 + random() % 5000).map(|_| random() as u8).collect();
-        let mut frame = encode(&Message::Hello { min: 1, max: 1 });
+        let mut frame = encode(&Message::Hello { min: 2, max: 2 });
         match round % 4 {
             0 => {
                 let _ = r.bytes(&junk);
@@ -150,7 +150,7 @@ fn nonsense_and_floods_hurt_only_their_sender() {
                 let _ = r.bytes(&junk);
             }
             2 => {
-                r.send(&Message::Hello { min: 1, max: 1 });
+                r.send(&Message::Hello { min: 2, max: 2 });
                 {
                     let _ = r.bytes(&encode(&Message::Opened { region: a_region() }));
                 };
@@ -182,6 +182,7 @@ fn a_region() -> smc_engine::link::mgmt::RegionDesc {
         pid: 1,
         clients: 0,
         generation: 0,
+        incarnation: 1,
     }
 }
 
@@ -199,7 +200,7 @@ fn a_client_cannot_shrink_or_seal_the_home() {
 fn who_greets_and_then_says_nothing_is_dropped() {
     let e = export("silent", 4096);
     let r = Raw::connect(e.name());
-    r.send(&Message::Hello { min: 1, max: 1 });
+    r.send(&Message::Hello { min: 2, max: 2 });
     assert!(matches!(r.recv(), Some(Message::Welcome { .. })));
     assert!(matches!(r.recv(), Some(Message::Error { status: Status::TIMED_OUT, .. })));
     assert!(r.is_dropped());

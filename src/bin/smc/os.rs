@@ -27,12 +27,18 @@ impl Signals {
         Signals(set)
     }
 
-    /// The next signal, or `None` when none came in `wait`.
-    pub fn next(&self, wait: Duration) -> Option<i32> {
+    /// The next signal and the number that came with it (0 without one), or `None` when none came in `wait`.
+    pub fn next(&self, wait: Duration) -> Option<(i32, u64)> {
         let t = libc::timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
-        // SAFETY: set and time are live for the call; the details are not asked for.
-        let s = unsafe { libc::sigtimedwait(&raw const self.0, std::ptr::null_mut(), &raw const t) };
-        (s > 0).then_some(s)
+        let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+        // SAFETY: set and time are live for the call, info is a live out buffer.
+        let s = unsafe { libc::sigtimedwait(&raw const self.0, info.as_mut_ptr(), &raw const t) };
+        // SAFETY: zeroed, then filled by the call; every bit pattern is a valid siginfo_t.
+        let info = unsafe { info.assume_init() };
+        // SAFETY: a signal sent with a number carries one.
+        let number = if info.si_code == libc::SI_QUEUE { unsafe { info.si_value() }.sival_ptr.addr() } else { 0 };
+        // It is an int for the sender.
+        (s > 0).then_some((s, (number & 0xffff_ffff) as u64))
     }
 }
 
@@ -53,6 +59,27 @@ pub fn inherited(fd: i32) -> std::io::Result<File> {
     }
     // SAFETY: it is open, and nothing in this process has opened it: it was given to us.
     Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+/// An extended attribute of at most 64 bytes; `None` when the file has none, or its file system knows none.
+pub fn attribute(f: &File, name: &CStr) -> Option<Vec<u8>> {
+    let mut buf = vec![0u8; 64];
+    // SAFETY: the name ends in NUL and the buffer has the length given.
+    let n = unsafe { libc::fgetxattr(f.as_raw_fd(), name.as_ptr(), buf.as_mut_ptr().cast(), buf.len()) };
+    buf.truncate(usize::try_from(n).ok()?);
+    Some(buf)
+}
+
+/// Sets an extended attribute, where the file system knows them.
+pub fn set_attribute(f: &File, name: &CStr, value: &[u8]) {
+    // SAFETY: the name ends in NUL and the value has the length given.
+    let _ = unsafe { libc::fsetxattr(f.as_raw_fd(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) };
+}
+
+/// Removes an extended attribute.
+pub fn remove_attribute(f: &File, name: &CStr) {
+    // SAFETY: the name ends in NUL.
+    let _ = unsafe { libc::fremovexattr(f.as_raw_fd(), name.as_ptr()) };
 }
 
 /// Locks a file for this process alone; false when another has it. Ends when the file is closed.

@@ -73,11 +73,15 @@ pub struct ExportOptions {
     pub allow_uids: Vec<u32>,
     /// Every user of this host is admitted.
     pub allow_any: bool,
+    /// Names the content: a client that loses this exporter goes on with a later export of the same name, length and number,
+    /// without noticing more than a pause. To be given only when the memory holds all that the earlier export held at its
+    /// end. 0: a number unlike any other.
+    pub incarnation: u64,
 }
 
 impl Default for ExportOptions {
     fn default() -> ExportOptions {
-        ExportOptions { access: Access::ReadWrite, allow_uids: Vec::new(), allow_any: false }
+        ExportOptions { access: Access::ReadWrite, allow_uids: Vec::new(), allow_any: false, incarnation: 0 }
     }
 }
 
@@ -159,7 +163,7 @@ impl Exporter {
     }
 }
 
-/// Exported memory. Dropping it ends the export: clients are revoked, the name is free again.
+/// Exported memory. Dropping it ends the export: no client reaches the memory any more, the name is free again.
 #[derive(Debug)]
 pub struct Export {
     shared: Arc<Shared>,

@@ -7,7 +7,7 @@ use super::revoke::revoke;
 use super::{ExportOptions, Memory};
 use crate::base::{Error, Result, Status};
 use crate::link::Access;
-use crate::link::embedded::control::GATE_REVOKED;
+use crate::link::embedded::control::GATE_ENDED;
 use crate::link::embedded::names::address;
 use crate::link::mgmt::message::MAX_NAMES;
 use crate::link::mgmt::{self, Message, RegionDesc};
@@ -65,6 +65,7 @@ impl Hosted {
             pid: std::process::id(),
             clients: conns.iter().filter(|c| c.is_client_of(self.shared.id)).count() as u32,
             generation: self.home.generation,
+            incarnation: self.options.incarnation,
         }
     }
 }
@@ -149,7 +150,10 @@ impl Service {
         }
     }
 
-    fn export(&mut self, name: String, memory: Memory, options: ExportOptions) -> Result<Arc<Shared>> {
+    fn export(&mut self, name: String, memory: Memory, mut options: ExportOptions) -> Result<Arc<Shared>> {
+        while options.incarnation == 0 {
+            options.incarnation = process::random();
+        }
         let attempt = || format!("export \"{name}\"");
         let listener = match socket::listen(&address(&name), 128) {
             Err(Errno::ADDRINUSE) => {
@@ -188,8 +192,8 @@ impl Service {
         drop(host.listener);
         for c in self.conns.iter_mut().filter(|c| c.export == id) {
             if c.is_client_of(id) {
-                c.set_gate(GATE_REVOKED);
-                c.say(&Message::Revoked { reason: "the export has ended".into() }, &[]);
+                c.set_gate(GATE_ENDED);
+                c.say(&Message::Ended, &[]);
             }
             c.gone = true;
         }

@@ -38,6 +38,8 @@ pub enum Event {
     Fetched,
     /// They could not be had, and the page now shows the error value.
     FetchFailed,
+    /// They could not be had, and a touch fails with SIGBUS: nothing of the page is here.
+    FetchRefused,
     /// They could not be had, and the page is as before.
     FetchAbandoned,
     /// A thread wants to move its bytes.
@@ -76,7 +78,7 @@ pub fn next(state: State, event: Event) -> Option<State> {
     match (state, event) {
         (State::Remote, Event::BeginFetch) => Some(State::Fetching),
         (State::Fetching, Event::Fetched) => Some(State::Resident),
-        (State::Fetching, Event::FetchFailed) => Some(State::Poisoned),
+        (State::Fetching, Event::FetchFailed | Event::FetchRefused) => Some(State::Poisoned),
         (State::Fetching, Event::FetchAbandoned) => Some(State::Remote),
         (State::Resident, Event::Lock) => Some(State::Busy),
         (State::Busy, Event::Unlock) => Some(State::Resident),
@@ -90,10 +92,11 @@ pub fn next(state: State, event: Event) -> Option<State> {
 mod tests {
     use super::*;
 
-    const EVENTS: [Event; 8] = [
+    const EVENTS: [Event; 9] = [
         Event::BeginFetch,
         Event::Fetched,
         Event::FetchFailed,
+        Event::FetchRefused,
         Event::FetchAbandoned,
         Event::Lock,
         Event::Unlock,
@@ -119,7 +122,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(allowed, 8);
+        assert_eq!(allowed, 9);
     }
 
     /// From every state every other state can be reached: nothing is a trap.

@@ -2,6 +2,7 @@
 //! each page's heat. Everything here is async-signal-safe after construction.
 //!
 //! One `AtomicU32` per 4 KiB page: bits 0..2 the state, bit 3 "somebody waits", bit 4 "brought since the evictor came by",
+//! bit 5 "poisoned, without memory",
 //! bits 8..15 heat (consecutive epochs in which the page was dirty), bits 24..31 the last dirty epoch of its chunk.
 
 use super::bitmap::Bitmap;
@@ -13,6 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 const STATE: u32 = 7;
 const WAITERS: u32 = 8;
 const YOUNG: u32 = 16;
+const EMPTY: u32 = 32;
 const HEAT_SHIFT: u32 = 8;
 const EPOCH_SHIFT: u32 = 24;
 const BYTE: u32 = 0xff;
@@ -42,6 +44,8 @@ pub struct PageTable {
     pub written: Bitmap,
     /// Pages that stay writable across releases and are always sent or compared.
     pub hot: Bitmap,
+    /// Pages on which the kernel's SIGBUS mark may lie although they are not POISONED.
+    pub marked: Bitmap,
     chunks: Box<[Chunk]>,
     resident: AtomicU32,
 }
@@ -63,6 +67,7 @@ impl PageTable {
             dirty: Bitmap::new(pages),
             written: Bitmap::new(pages),
             hot: Bitmap::new(pages),
+            marked: Bitmap::new(pages),
             chunks: (0..pages.div_ceil(CHUNK)).map(|_| Chunk::default()).collect(),
             resident: AtomicU32::new(0),
         }
@@ -92,10 +97,15 @@ impl PageTable {
             let Some(to) = next(from, event) else { return Err(from) };
             // Leaving a held state wakes the waiters, and their bit goes with it.
             let keep = if from.is_held() { !(STATE | WAITERS) } else { !STATE };
-            let young = if event == Event::Fetched { YOUNG } else { 0 };
-            match w.compare_exchange_weak(old, (old & keep) | to as u32 | young, SeqCst, SeqCst) {
+            let mark = match event {
+                Event::Fetched => YOUNG,
+                Event::FetchRefused => EMPTY,
+                _ => 0,
+            };
+            match w.compare_exchange_weak(old, (old & keep & !EMPTY) | to as u32 | mark, SeqCst, SeqCst) {
                 Ok(_) => {
                     self.account(p, from, to);
+                    self.account_empty(old & EMPTY != 0, mark == EMPTY);
                     if from.is_held() && old & WAITERS != 0 {
                         futex_wake(w, u32::MAX >> 1);
                     }
@@ -217,6 +227,15 @@ impl PageTable {
             if let Some(c) = self.chunks.get(p / CHUNK) {
                 c.local.fetch_sub(1, SeqCst);
             }
+        }
+    }
+
+    /// A page that fails with SIGBUS by the kernel's mark has no memory while it does.
+    fn account_empty(&self, was: bool, is: bool) {
+        match (was, is) {
+            (true, false) => _ = self.resident.fetch_add(1, SeqCst),
+            (false, true) => _ = self.resident.fetch_sub(1, SeqCst),
+            _ => {}
         }
     }
 

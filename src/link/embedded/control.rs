@@ -25,6 +25,8 @@ pub const GATE_OPEN: u32 = 1;
 pub const GATE_CLOSED: u32 = 2;
 /// This client has no access any more.
 pub const GATE_REVOKED: u32 = 3;
+/// The export has ended; the name may come back.
+pub const GATE_ENDED: u32 = 4;
 
 /// The page's content. Both sides write it, so neither trusts it with his own safety.
 #[derive(Debug)]

@@ -141,7 +141,7 @@ impl Loop {
                 if ready {
                     s.readable(&table);
                 }
-                if s.waiting() && !s.done && s.deadline.passed() {
+                if s.is_late() {
                     s.expire();
                 }
                 s.settle(&table);
@@ -168,12 +168,11 @@ impl Loop {
 
     fn timeout_ms(&mut self, beat: u64) -> u64 {
         let table = self.table.clone();
-        let busy = !self.closed.is_empty()
-            || self.sessions.iter_mut().any(|s| !s.settle(&table) || (s.waiting() && s.fd().is_none()));
+        let busy = !self.closed.is_empty() || self.sessions.iter_mut().any(|s| !s.settle(&table) || s.is_knocking());
         if busy {
             return BUSY_MS;
         }
-        let moments = self.sessions.iter().map(|s| if s.waiting() { s.deadline.0 } else { beat });
+        let moments = self.sessions.iter().map(|s| s.moment(beat));
         moments.min().map_or(60_000, |m| m.saturating_sub(now()).div_ceil(1_000_000))
     }
 

@@ -4,6 +4,11 @@
 //! would be. No exporter thread takes part in an operation. Opening, moving and revocation go over one socket per region
 //! to the exporter, served by one thread of ours ("smc-link") that starts with the first open.
 //!
+//! An exporter that goes away (its process ends, or it ends the export) leaves the region *down* with PEER_DEAD, and the name
+//! is looked for in the background, ever less often. When an export of the same name, length and *incarnation* comes, the
+//! region is attached to it and works again ([`Link::attachments`] counts); one with another incarnation is other memory, and
+//! the region answers STALE from then on. A revocation is final.
+//!
 //! Authentication: the kernel tells each side who the other is (SO_PEERCRED) before a byte is read. We accept an exporter
 //! that runs as our own user, as root, or as a user named in [`EmbeddedLink::connect_local_trusting`].
 //!
@@ -14,6 +19,7 @@ pub mod copy;
 mod manager;
 pub mod names;
 mod ops;
+mod search;
 mod session;
 mod slots;
 
@@ -94,6 +100,10 @@ impl Link for EmbeddedLink {
         }
     }
 
+    fn attachments(&self, key: RegionKey) -> u64 {
+        self.table.enter(key).map_or(0, |slot| slot.attachments.load(SeqCst))
+    }
+
     fn list(&self, deadline: Deadline) -> Result<Vec<RegionInfo>, Error> {
         if self.table.in_child() {
             return Err(Error::of(Status::FORKED, "list exported regions"));
@@ -106,10 +116,15 @@ impl Link for EmbeddedLink {
             Ok(s) => s,
             Err(e) => return Health::Down(e),
         };
-        let revoked = slot.control().is_some_and(|c| c.gate.load(SeqCst) == control::GATE_REVOKED);
+        let gate = slot.control().map_or(0, |c| c.gate.load(SeqCst));
         match slot.status() {
-            Status::OK if revoked => Health::Down(Status::REVOKED),
-            Status::OK if now().saturating_sub(slot.beat_at.load(SeqCst)) > SILENT_NS => Health::Retrying,
+            Status::OK if gate == control::GATE_REVOKED => Health::Down(Status::REVOKED),
+            Status::OK if gate == control::GATE_ENDED => Health::Retrying(Status::PEER_DEAD),
+            // The name is looked for as long as the region is open.
+            Status::PEER_DEAD => Health::Retrying(Status::PEER_DEAD),
+            Status::OK if now().saturating_sub(slot.beat_at.load(SeqCst)) > SILENT_NS => {
+                Health::Retrying(Status::TIMED_OUT)
+            }
             Status::OK => Health::Up,
             s => Health::Down(s),
         }
@@ -187,7 +202,7 @@ impl Link for EmbeddedLink {
 
     fn fence(&self, key: RegionKey, _deadline: Deadline) -> Status {
         std::sync::atomic::fence(SeqCst);
-        let r = self.table.enter(key).and_then(|slot| slot.status().ok());
+        let r = self.table.enter(key).and_then(|slot| ops::reachable(&slot));
         status(self.count(r, |s| s.fences.hit()))
     }
 

@@ -1,6 +1,6 @@
 //! The data path: every operation of both faces, on the slot table alone. No lock, no allocation, no message.
 
-use super::control::{Control, GATE_REVOKED};
+use super::control::{Control, GATE_ENDED, GATE_REVOKED};
 use super::slots::{Slot, Table};
 use crate::base::Status;
 use crate::link::{AtomicOp, RegionKey};
@@ -67,10 +67,22 @@ pub(super) fn run<R>(
     }
 }
 
+/// OK while the exporter has not taken the region away.
+pub(super) fn reachable(slot: &Slot) -> Result<(), Status> {
+    slot.status().ok()?;
+    match slot.control().map_or(0, |c| c.gate.load(SeqCst)) {
+        GATE_REVOKED => Err(Status::REVOKED),
+        GATE_ENDED => Err(Status::PEER_DEAD),
+        _ => Ok(()),
+    }
+}
+
 fn usable(slot: &Slot, control: &Control, key: RegionKey) -> Result<(), Status> {
     slot.status().ok()?;
-    if control.gate.load(SeqCst) == GATE_REVOKED {
-        return Err(Status::REVOKED);
+    match control.gate.load(SeqCst) {
+        GATE_REVOKED => return Err(Status::REVOKED),
+        GATE_ENDED => return Err(Status::PEER_DEAD),
+        _ => {}
     }
     // Closed by another thread while we waited.
     if slot.key.load(SeqCst) == key.0 { Ok(()) } else { Err(Status::NOT_FOUND) }
@@ -96,7 +108,8 @@ fn attempt<R>(slot: &Slot, control: &Control, kind: Kind, f: impl Fn(*mut u8) ->
         // The bytes are at the home before the second look.
         fence(SeqCst);
         // A gate that merely closed waits for us, so the write has arrived; a revoked one may not have waited.
-        let lost = control.gate.load(SeqCst) == GATE_REVOKED || control.generation.load(SeqCst) != map.generation();
+        let shut = matches!(control.gate.load(SeqCst), GATE_REVOKED | GATE_ENDED);
+        let lost = shut || control.generation.load(SeqCst) != map.generation();
         match (lost, kind) {
             (false, _) => Attempt::Done(r),
             (true, Kind::Atomic) => Attempt::Fail(Status::INTERNAL),

@@ -1,6 +1,7 @@
 //! One conversation with an exporter, as seen by the manager thread.
 
 use super::control;
+use super::search::{Search, What};
 use super::slots::Table;
 use crate::base::{Error, Status};
 use crate::link::mgmt::{self, MAX_FRAME, Message, RegionDesc};
@@ -26,13 +27,20 @@ pub(super) enum Purpose {
     /// The open was answered; the session lives on for its region.
     Live {
         key: RegionKey,
+        what: What,
         beat: u64,
         pending: Option<(Mapping, u64)>,
+    },
+    /// The exporter has gone: its name is looked for.
+    Lost {
+        key: RegionKey,
+        what: What,
+        search: Search,
     },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
+pub(super) enum Phase {
     Connecting,
     Greeting,
     Asked,
@@ -40,8 +48,8 @@ enum Phase {
 
 pub(super) struct Session {
     address: Vec<u8>,
-    fd: Option<OwnedFd>,
-    phase: Phase,
+    pub fd: Option<OwnedFd>,
+    pub phase: Phase,
     pub deadline: Deadline,
     pub purpose: Purpose,
     /// Nothing more to do here.
@@ -59,16 +67,37 @@ impl Session {
         self.fd.as_ref().map(|f| f.as_fd())
     }
 
-    /// True while the exporter has not answered the request.
+    /// True while the exporter has not answered the request of a caller.
     pub fn waiting(&self) -> bool {
-        !matches!(self.purpose, Purpose::Live { .. })
+        matches!(self.purpose, Purpose::Open { .. } | Purpose::List { .. })
     }
 
     pub fn key(&self) -> Option<RegionKey> {
         match self.purpose {
-            Purpose::Live { key, .. } => Some(key),
+            Purpose::Live { key, .. } | Purpose::Lost { key, .. } => Some(key),
             _ => None,
         }
+    }
+
+    /// When the session must be looked at without a message, at the latest.
+    pub fn moment(&self, beat: u64) -> u64 {
+        match &self.purpose {
+            Purpose::Lost { search, .. } if self.fd.is_none() => search.next,
+            Purpose::Live { .. } => beat,
+            _ => self.deadline.0,
+        }
+    }
+
+    /// True when the time to answer is over.
+    pub fn is_late(&self) -> bool {
+        let asked = self.waiting() || (matches!(self.purpose, Purpose::Lost { .. }) && self.phase != Phase::Connecting);
+        let answered = matches!(&self.purpose, Purpose::Lost { search, .. } if search.taken || search.found.is_some());
+        asked && !answered && !self.done && self.deadline.passed()
+    }
+
+    /// True while it waits for room in the exporter's queue.
+    pub fn is_knocking(&self) -> bool {
+        self.waiting() && self.fd.is_none()
     }
 
     fn attempt(&self) -> String {
@@ -84,6 +113,12 @@ impl Session {
 
     /// Connects and greets; stays in place when the exporter's queue is full.
     pub fn connect(&mut self, trusted: &dyn Fn(u32) -> bool) {
+        if let Purpose::Lost { search, .. } = &self.purpose
+            && self.fd.is_none()
+            && now() < search.next
+        {
+            return;
+        }
         if self.phase == Phase::Connecting
             && let Err(e) = self.try_connect(trusted)
         {
@@ -124,6 +159,12 @@ impl Session {
 
     /// Ends the session with an error for whoever waits for it.
     pub fn fail(&mut self, e: Error) {
+        let over = matches!(e.status, Status::REVOKED | Status::STALE);
+        match self.purpose {
+            Purpose::Live { .. } if e.status == Status::PEER_DEAD => return self.search_again(),
+            Purpose::Lost { .. } if !over => return self.search_again(),
+            _ => {}
+        }
         self.done = true;
         self.fd = None;
         if let Purpose::Open { reply, .. } = &self.purpose {
@@ -162,8 +203,11 @@ impl Session {
                 },
             };
             if let Err(e) = result {
+                let lost = matches!(self.purpose, Purpose::Lost { .. });
                 if let Some(slot) = self.key().and_then(|k| table.slot(k.0 as usize & (super::SLOTS - 1))) {
-                    slot.fail(e.status);
+                    // Whatever goes wrong in a search, the next one may find the exporter.
+                    let keeps_looking = lost && !matches!(e.status, Status::REVOKED | Status::STALE);
+                    slot.fail(if keeps_looking { Status::PEER_DEAD } else { e.status });
                 }
                 return self.fail(e);
             }
@@ -173,7 +217,7 @@ impl Session {
     fn take(&mut self, m: Message, fds: Vec<OwnedFd>, table: &Table) -> Outcome {
         match (m, self.phase) {
             (Message::Welcome { version, .. }, Phase::Greeting) => self.welcome(version),
-            (Message::Error { status, text }, _) if self.waiting() => {
+            (Message::Error { status, text }, _) if !matches!(self.purpose, Purpose::Live { .. }) => {
                 let status = if status.is_ok() { Status::REFUSED } else { status };
                 Err(self.error(status, format!("the exporter says: {text}")))
             }
@@ -181,6 +225,7 @@ impl Session {
             (Message::Opened { region }, Phase::Asked) => self.opened(region, fds, table),
             (Message::Moved { generation }, _) => self.moved(generation, fds, table),
             (Message::Revoked { reason }, _) if !self.waiting() => Err(self.error(Status::REVOKED, reason)),
+            (Message::Ended, _) if !self.waiting() => Err(self.error(Status::PEER_DEAD, "the export has ended")),
             (Message::Pong { .. } | Message::Error { .. }, _) => Ok(()),
             _ => Err(self.error(Status::PROTOCOL, "a message that does not fit here")),
         }
@@ -193,6 +238,7 @@ impl Session {
         self.phase = Phase::Asked;
         match &self.purpose {
             Purpose::Open { name, want, .. } => self.say(&Message::Open { name: name.clone(), want: *want }),
+            Purpose::Lost { what, .. } => self.say(&Message::Open { name: what.name.clone(), want: what.want }),
             _ => self.say(&Message::List { start: 0 }),
         }
     }
@@ -212,30 +258,45 @@ impl Session {
     }
 
     fn opened(&mut self, region: RegionDesc, fds: Vec<OwnedFd>, table: &Table) -> Outcome {
-        let Purpose::Open { name, want, reply } = &self.purpose else {
-            return Err(self.error(Status::PROTOCOL, "an opening that nobody asked for"));
+        let (name, want) = match &self.purpose {
+            Purpose::Open { name, want, .. } => (name, *want),
+            Purpose::Lost { what, search, .. } if search.found.is_none() && !search.taken => (&what.name, what.want),
+            _ => return Err(self.error(Status::PROTOCOL, "an opening that nobody asked for")),
         };
         let Ok([home, control]) = <[OwnedFd; 2]>::try_from(fds) else {
             return Err(self.error(Status::PROTOCOL, "an opening without its two descriptors"));
         };
-        if region.name != *name || region.access < *want || region.len == 0 {
+        if region.name != *name || region.access < want || region.len == 0 {
             return Err(self.error(Status::PROTOCOL, "an opening of something else"));
         }
-        let writable = *want == Access::ReadWrite;
+        let what = What { name: name.clone(), want, len: region.len, incarnation: region.incarnation };
+        if let Purpose::Lost { what: before, .. } = &self.purpose
+            && *before != what
+        {
+            return Err(self.error(Status::STALE, "the exporter came back with other memory"));
+        }
+        let writable = want == Access::ReadWrite;
         let home = self.map(&home, region.len, if writable { mem::RW } else { mem::READ })?;
         let page = self.map(&control, control::LEN as u64, mem::RW)?;
         // SAFETY: a live mapping of at least a page; Control consists of atomics and every bit pattern is one.
         if !unsafe { &*page.ptr().cast::<control::Control>() }.is_ours() {
             return Err(self.error(Status::PROTOCOL, "the control page has an unknown layout"));
         }
+        if let Purpose::Lost { search, .. } = &mut self.purpose {
+            search.found = Some((home, region.generation, page));
+            self.settle(table);
+            return Ok(());
+        }
         let Some(key) = table.install(home, region.generation, page, region.len, writable) else {
             return Err(self.error(Status::NO_RESOURCES, format!("{} regions are open already", super::SLOTS)));
         };
         let mut info = region.info();
-        info.access = *want;
-        let heard = reply.send(Ok(Opened { key, info })).is_ok();
-        self.purpose = Purpose::Live { key, beat: 0, pending: None };
-        if !heard && let Some(slot) = table.slot(key.0 as usize & (super::SLOTS - 1)) {
+        info.access = want;
+        let live = Purpose::Live { key, what, beat: 0, pending: None };
+        let Purpose::Open { reply, .. } = std::mem::replace(&mut self.purpose, live) else { return Ok(()) };
+        if reply.send(Ok(Opened { key, info })).is_err()
+            && let Some(slot) = table.slot(key.0 as usize & (super::SLOTS - 1))
+        {
             // The caller gave up: nobody will ever close it.
             slot.key.store(0, SeqCst);
             self.done = true;
@@ -266,8 +327,10 @@ impl Session {
         };
         let prot = if slot.writable.load(SeqCst) != 0 { mem::RW } else { mem::READ };
         let map = self.map(&home, slot.len.load(SeqCst), prot)?;
-        if let Purpose::Live { pending, .. } = &mut self.purpose {
-            *pending = Some((map, generation));
+        match &mut self.purpose {
+            Purpose::Live { pending, .. } => *pending = Some((map, generation)),
+            Purpose::Lost { search, .. } => search.pending = Some((map, generation)),
+            _ => {}
         }
         self.settle(table);
         Ok(())
@@ -275,6 +338,9 @@ impl Session {
 
     /// Installs a moved home as soon as there is room for it; true when nothing waits any more.
     pub fn settle(&mut self, table: &Table) -> bool {
+        if !self.attach(table) {
+            return false;
+        }
         let Purpose::Live { key, pending, .. } = &mut self.purpose else { return true };
         let Some(slot) = table.slot(key.0 as usize & (super::SLOTS - 1)) else { return true };
         if slot.key.load(SeqCst) != key.0 {

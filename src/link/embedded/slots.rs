@@ -38,6 +38,10 @@ pub(super) struct Slot {
     /// When the exporter's heartbeat was last seen to change.
     pub beat_at: AtomicU64,
     control: AtomicPtr<Control>,
+    /// The page of an exporter that has gone, until nobody looks at it any more.
+    old_control: AtomicPtr<Control>,
+    /// How often it was attached to a home.
+    pub attachments: AtomicU64,
     current: AtomicU32,
     maps: [Map; MAPS],
     /// Key generation; survives closing.
@@ -54,6 +58,8 @@ impl Default for Slot {
             len: AtomicU64::new(0),
             beat_at: AtomicU64::new(0),
             control: AtomicPtr::default(),
+            old_control: AtomicPtr::default(),
+            attachments: AtomicU64::new(0),
             current: AtomicU32::new(NO_MAP),
             maps: Default::default(),
             opened: AtomicU32::new(0),
@@ -150,6 +156,7 @@ impl Table {
         slot.len.store(len, SeqCst);
         slot.beat_at.store(crate::sys::clock::now(), SeqCst);
         slot.control.store(control.forget().0.cast(), SeqCst);
+        slot.attachments.store(1, SeqCst);
         let _ = slot.replace(home, generation);
         let key = n << INDEX_BITS | i as u32;
         slot.key.store(key, SeqCst);
@@ -224,17 +231,53 @@ impl Slot {
         if !self.unmap_old() {
             return false;
         }
-        let c = self.control.swap(std::ptr::null_mut(), SeqCst);
-        if !c.is_null() {
-            // SAFETY: mapped by the manager; no user is in the slot and a later one finds key 0.
-            let _ = unsafe { munmap(c as usize, super::control::LEN) };
+        for page in [&self.control, &self.old_control] {
+            let c = page.swap(std::ptr::null_mut(), SeqCst);
+            if !c.is_null() {
+                // SAFETY: mapped by the manager; no user is in the slot and a later one finds key 0.
+                let _ = unsafe { munmap(c as usize, super::control::LEN) };
+            }
         }
         true
     }
 
-    /// Operations answer `status` from now on; the first cause stays.
+    /// First half of attaching a slot that is down to the home of a new exporter; gives both back while an operation is
+    /// under way. The slot stays down, so that no operation goes beyond its first look. Manager thread only.
+    pub fn reattach(&self, home: Mapping, generation: u64, control: Mapping) -> Result<(), (Mapping, Mapping)> {
+        if self.status().is_ok() || self.users.load(SeqCst) != 0 || !self.old_control.load(SeqCst).is_null() {
+            return Err((home, control));
+        }
+        if let Err(home) = self.replace(home, generation) {
+            return Err((home, control));
+        }
+        let old = self.control.swap(control.forget().0.cast(), SeqCst);
+        self.old_control.store(old, SeqCst);
+        Ok(())
+    }
+
+    /// Second half: once nobody can still hold the old control page the slot is up again; false until then. Manager
+    /// thread only.
+    pub fn revive(&self) -> bool {
+        if self.users.load(SeqCst) != 0 {
+            return false;
+        }
+        let old = self.old_control.swap(std::ptr::null_mut(), SeqCst);
+        if !old.is_null() {
+            // SAFETY: mapped by the manager, no longer the slot's page, and whoever entered before that has left.
+            let _ = unsafe { munmap(old as usize, super::control::LEN) };
+        }
+        self.beat_at.store(crate::sys::clock::now(), SeqCst);
+        self.attachments.fetch_add(1, SeqCst);
+        self.down.store(0, SeqCst);
+        true
+    }
+
+    /// Operations answer `status` from now on. The first cause stays, but that the exporter is gone is not the last word.
     pub fn fail(&self, status: Status) {
-        let _ = self.down.compare_exchange(0, status.0 as u32, SeqCst, SeqCst);
+        let gone = Status::PEER_DEAD.0 as u32;
+        for from in [0, gone] {
+            let _ = self.down.compare_exchange(from, status.0 as u32, SeqCst, SeqCst);
+        }
     }
 
     /// OK, or why operations fail. Async-signal-safe.

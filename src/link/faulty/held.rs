@@ -2,17 +2,26 @@
 
 use super::{HomeOff, Status, WriteOp};
 use crate::sys::sync::SignalsBlocked;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 
 /// The writes held back, each with a copy of its bytes: their sources are free again.
-pub(super) struct Held(Mutex<Vec<(HomeOff, Vec<u8>)>>);
+pub(super) struct Held {
+    writes: Mutex<(u64, Vec<Write>)>,
+    /// How often they were to be forgotten: done by whoever comes next, because it may be said in a signal handler.
+    forgotten: AtomicU64,
+}
+
+/// Offset and bytes.
+type Write = (HomeOff, Vec<u8>);
+type Writes<'a> = std::sync::MutexGuard<'a, (u64, Vec<Write>)>;
 
 fn overlap(a: (HomeOff, usize), b: (HomeOff, usize)) -> bool {
     a.0.0 < b.0.plus(b.1).0 && b.0.0 < a.0.plus(a.1).0
 }
 
 /// The write that must come before `pick`: the first in the chain of overlapping earlier ones, or `pick` itself.
-fn first_of(all: &[(HomeOff, Vec<u8>)], mut pick: usize) -> usize {
+fn first_of(all: &[Write], mut pick: usize) -> usize {
     while let Some((off, bytes)) = all.get(pick) {
         let before = all.iter().take(pick).position(|e| overlap((e.0, e.1.len()), (*off, bytes.len())));
         match before {
@@ -25,32 +34,59 @@ fn first_of(all: &[(HomeOff, Vec<u8>)], mut pick: usize) -> usize {
 
 impl Held {
     pub(super) fn new() -> Held {
-        Held(Mutex::default())
+        Held { writes: Mutex::default(), forgotten: AtomicU64::new(0) }
+    }
+
+    /// None of them arrives.
+    pub(super) fn forget(&self) {
+        self.forgotten.fetch_add(1, SeqCst);
+    }
+
+    /// To be asked when a batch begins, for [`Held::keep`].
+    pub(super) fn life(&self) -> u64 {
+        self.forgotten.load(SeqCst)
+    }
+
+    fn lock(&self) -> Writes<'_> {
+        let mut held = self.writes.lock().unwrap_or_else(PoisonError::into_inner);
+        let life = self.life();
+        if std::mem::replace(&mut held.0, life) != life {
+            held.1.clear();
+        }
+        held
     }
 
     /// Copies a write if it is `chosen`, or overlaps one that is held already: it must not overtake that. False when
-    /// the caller has to do it.
+    /// the caller has to do it. LINK_DOWN when everything was forgotten since the batch began.
     ///
     /// # Safety
     /// The source is valid for its length.
-    pub(super) unsafe fn keep(&self, op: &WriteOp, chosen: bool) -> bool {
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) unsafe fn keep(&self, op: &WriteOp, chosen: bool, life: u64) -> Result<bool, Status> {
+        let mut locked = self.lock();
+        if locked.0 != life {
+            return Err(Status::LINK_DOWN);
+        }
+        let held = &mut locked.1;
         let keep = chosen || held.iter().any(|h| overlap((op.off, op.len), (h.0, h.1.len())));
         if keep {
             // SAFETY: the caller vouches for the source.
             let bytes = unsafe { std::slice::from_raw_parts(op.src, op.len) }.to_vec();
             held.push((op.off, bytes));
         }
-        keep
+        Ok(keep)
     }
 
     /// Lets all of them arrive. Writes to disjoint bytes come last first; an overlapping pair keeps its order, as one
     /// queue pair keeps it. Nobody's fence returns, and no later write starts, before all are there.
     pub(super) fn release(&self, mut put: impl FnMut(HomeOff, &[u8]) -> Status) -> Status {
         let _signals = SignalsBlocked::new();
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(pick) = all.len().checked_sub(1).map(|last| first_of(&all, last)) {
+        let mut locked = self.lock();
+        let (life, all) = &mut *locked;
+        while let Some(pick) = all.len().checked_sub(1).map(|last| first_of(all, last)) {
             let Some((off, bytes)) = all.get(pick) else { break };
+            if self.life() != *life {
+                return Status::LINK_DOWN;
+            }
             let s = put(*off, bytes);
             if !s.is_ok() {
                 return s;
@@ -72,7 +108,7 @@ mod tests {
         let keep = |off: u64, value: u8, len: usize| {
             let bytes = vec![value; len];
             // SAFETY: the buffer is live for the call.
-            unsafe { held.keep(&WriteOp { src: bytes.as_ptr(), len, off: HomeOff(off) }, true) };
+            let _ = unsafe { held.keep(&WriteOp { src: bytes.as_ptr(), len, off: HomeOff(off) }, true, 0) };
         };
         keep(10, 1, 6);
         keep(12, 2, 9);
@@ -95,7 +131,8 @@ mod tests {
     fn a_failed_delivery_is_kept() {
         let held = Held::new();
         // SAFETY: the buffer is live for the call.
-        unsafe { held.keep(&WriteOp { src: [7u8].as_ptr(), len: 1, off: HomeOff(3) }, true) };
+        let kept = unsafe { held.keep(&WriteOp { src: [7u8].as_ptr(), len: 1, off: HomeOff(3) }, true, 0) };
+        assert_eq!(kept, Ok(true));
         assert_eq!(held.release(|_, _| Status::LINK_DOWN), Status::LINK_DOWN);
         let mut got = None;
         assert_eq!(
@@ -106,5 +143,25 @@ mod tests {
             Status::OK
         );
         assert_eq!(got, Some((HomeOff(3), vec![7])));
+    }
+
+    /// A path that was left: nothing it held arrives, nor what a batch under way adds; later batches are its own again.
+    #[test]
+    fn what_is_forgotten_never_arrives() {
+        let held = Held::new();
+        let op = WriteOp { src: [7u8].as_ptr(), len: 1, off: HomeOff(3) };
+        // SAFETY: the byte is a constant.
+        let keep = |life| unsafe { held.keep(&op, true, life) };
+        let life = held.life();
+        assert_eq!(keep(life), Ok(true));
+        held.forget();
+        assert_eq!(keep(life), Err(Status::LINK_DOWN));
+        assert_eq!(keep(held.life()), Ok(true));
+        let mut n = 0;
+        held.release(|_, _| {
+            n += 1;
+            Status::OK
+        });
+        assert_eq!(n, 1);
     }
 }

@@ -96,11 +96,11 @@ impl Faulty {
         })
     }
 
-    fn post_held(&self, key: RegionKey, ops: &[WriteOp]) -> Result<(), Status> {
+    fn post_held(&self, key: RegionKey, ops: &[WriteOp], life: u64) -> Result<(), Status> {
         for (i, op) in ops.iter().enumerate() {
             let chosen = self.plan.holds_back(self.ops.load(SeqCst), i);
             // SAFETY: the caller of `post` vouches for the source until `wait`.
-            if !unsafe { self.held.keep(op, chosen) } {
+            if !unsafe { self.held.keep(op, chosen, life) }? {
                 // SAFETY: as above.
                 unsafe { self.inner.put(key, op.off, op.src, op.len, Deadline(u64::MAX)) }.ok()?;
             }
@@ -152,6 +152,15 @@ impl Link for Faulty {
         self.inner.close(key);
     }
 
+    fn abandon(&self, key: RegionKey) {
+        self.held.forget();
+        self.inner.abandon(key);
+    }
+
+    fn attachments(&self, key: RegionKey) -> u64 {
+        self.inner.attachments(key)
+    }
+
     fn list(&self, deadline: Deadline) -> Result<Vec<RegionInfo>, Error> {
         self.inner.list(deadline)
     }
@@ -161,7 +170,7 @@ impl Link for Faulty {
             return Health::Down(Status::REVOKED);
         }
         match self.plan.verdict(self.ops.load(SeqCst)) {
-            Some(s) if s.is_transient() => Health::Retrying,
+            Some(s) if s.is_transient() => Health::Retrying(s),
             Some(s) => Health::Down(s),
             None => self.inner.health(key),
         }
@@ -204,6 +213,7 @@ impl Link for Faulty {
     }
 
     unsafe fn post(&self, key: RegionKey, ops: &[WriteOp]) -> Result<Ticket, Status> {
+        let life = self.held.life();
         let bytes = ops.iter().map(|o| o.len).sum();
         let back = self.charge(ops.len(), bytes);
         self.stats.writes.add(ops.len() as u64);
@@ -211,7 +221,7 @@ impl Link for Faulty {
         match self.fate() {
             Fate::Fail(s) => return Err(s),
             Fate::Partial => return Err(self.post_partly(key, ops)),
-            _ if self.plan.reorder_ppm > 0 => self.post_held(key, ops)?,
+            _ if self.plan.reorder_ppm > 0 => self.post_held(key, ops, life)?,
             _ => {
                 // SAFETY: the caller vouches for the sources until `wait` for our ticket, which comes later.
                 let ticket = unsafe { self.inner.post(key, ops) }?;

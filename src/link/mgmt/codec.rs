@@ -87,7 +87,7 @@ fn body(w: &mut Writer, m: &Message) {
             w.u8(access_number(*want));
         }
         Message::Opened { region } => w.region(region),
-        Message::Close => {}
+        Message::Close | Message::Ended => {}
         Message::Moved { generation } => w.u64(*generation),
         Message::Revoked { reason } => w.text(reason),
         Message::Ping { token } | Message::Pong { token } => w.u64(*token),
@@ -144,6 +144,7 @@ fn parse(r: &mut Reader<'_>, kind: u16) -> Result<Message, CodecError> {
         11 => Message::Ping { token: r.u64()? },
         12 => Message::Pong { token: r.u64()? },
         13 => Message::DeviceFlush { off: r.u64()?, len: r.u64()? },
+        14 => Message::Ended,
         other => return Err(CodecError::Type(other)),
     })
 }
@@ -191,6 +192,7 @@ impl Writer {
         self.u32(d.pid);
         self.u32(d.clients);
         self.u64(d.generation);
+        self.u64(d.incarnation);
     }
 }
 
@@ -247,7 +249,8 @@ impl<'a> Reader<'a> {
     }
     fn region(&mut self) -> Result<RegionDesc, CodecError> {
         let (name, len, access, kind) = (self.name()?, self.u64()?, self.access()?, self.kind()?);
-        Ok(RegionDesc { name, len, access, kind, pid: self.u32()?, clients: self.u32()?, generation: self.u64()? })
+        let (pid, clients, generation, incarnation) = (self.u32()?, self.u32()?, self.u64()?, self.u64()?);
+        Ok(RegionDesc { name, len, access, kind, pid, clients, generation, incarnation })
     }
 }
 
@@ -258,8 +261,16 @@ mod tests {
 
     fn region() -> impl Strategy<Value = RegionDesc> {
         let kinds = prop_oneof![Just(MemoryKind::System), Just(MemoryKind::Pinned), Just(MemoryKind::Device)];
-        ("[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}", any::<u64>(), access(), kinds, any::<u32>(), any::<u32>(), any::<u64>())
-            .prop_map(|(name, len, access, kind, pid, clients, generation)| RegionDesc {
+        (
+            "[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}",
+            any::<u64>(),
+            access(),
+            kinds,
+            any::<u32>(),
+            any::<u32>(),
+            any::<[u64; 2]>(),
+        )
+            .prop_map(|(name, len, access, kind, pid, clients, [generation, incarnation])| RegionDesc {
                 name,
                 len,
                 access,
@@ -267,6 +278,7 @@ mod tests {
                 pid,
                 clients,
                 generation,
+                incarnation,
             })
     }
     fn access() -> impl Strategy<Value = Access> {
@@ -283,6 +295,7 @@ mod tests {
             ("[a-z][a-z.]{0,9}", access()).prop_map(|(name, want)| Message::Open { name, want }),
             region().prop_map(|region| Message::Opened { region }),
             Just(Message::Close),
+            Just(Message::Ended),
             any::<u64>().prop_map(|generation| Message::Moved { generation }),
             ".{0,100}".prop_map(|reason| Message::Revoked { reason }),
             any::<u64>().prop_map(|token| Message::Ping { token }),
@@ -325,7 +338,7 @@ mod tests {
             if b.len() >= HEADER {
                 let n = (b.len() - HEADER) as u32;
                 b[..4].copy_from_slice(&MAGIC.to_le_bytes());
-                b[4..6].copy_from_slice(&1u16.to_le_bytes());
+                b[4..6].copy_from_slice(&super::super::VERSION_MAX.to_le_bytes());
                 b[6..8].copy_from_slice(&kind.to_le_bytes());
                 b[8..12].copy_from_slice(&n.to_le_bytes());
                 b[12..16].fill(0);
@@ -346,6 +359,7 @@ mod tests {
             pid: 0,
             clients: 0,
             generation: 0,
+            incarnation: 0,
         };
         assert!(encode(&Message::Names { next: 0, regions: vec![d; MAX_NAMES] }).len() <= MAX_FRAME);
         let long = Message::Revoked { reason: "ä".repeat(4000) };

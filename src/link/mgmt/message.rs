@@ -27,13 +27,16 @@ pub struct RegionDesc {
     pub clients: u32,
     /// How often the memory has moved.
     pub generation: u64,
+    /// Names the content: another number is other memory.
+    pub incarnation: u64,
 }
 
 impl RegionDesc {
     /// The part the transport contract knows.
     pub fn info(&self) -> RegionInfo {
         let (name, len, access) = (self.name.clone(), self.len, self.access);
-        RegionInfo { name, len, access, kind: self.kind, clients: self.clients, pid: self.pid }
+        let (kind, clients, pid, incarnation) = (self.kind, self.clients, self.pid, self.incarnation);
+        RegionInfo { name, len, access, kind, clients, pid, incarnation }
     }
 }
 
@@ -114,6 +117,8 @@ pub enum Message {
         /// Bytes.
         len: u64,
     },
+    /// Exporter: the export has ended. The name may come back.
+    Ended,
 }
 
 impl Message {
@@ -138,6 +143,7 @@ impl Message {
             Message::Ping { .. } => 11,
             Message::Pong { .. } => 12,
             Message::DeviceFlush { .. } => 13,
+            Message::Ended => 14,
         }
     }
 }

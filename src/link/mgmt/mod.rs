@@ -14,9 +14,9 @@ pub use codec::{CodecError, MAX_BODY, MAX_FRAME, decode, encode, frame_len};
 pub use message::{Message, RegionDesc};
 
 /// Oldest protocol version this build speaks.
-pub const VERSION_MIN: u16 = 1;
+pub const VERSION_MIN: u16 = 2;
 /// Newest protocol version this build speaks.
-pub const VERSION_MAX: u16 = 1;
+pub const VERSION_MAX: u16 = 2;
 
 /// The version two sides agree on: the highest in both ranges.
 pub fn negotiate(min: u16, max: u16) -> Option<u16> {
@@ -30,9 +30,10 @@ mod tests {
 
     #[test]
     fn versions() {
-        assert_eq!(negotiate(1, 1), Some(1));
-        assert_eq!(negotiate(0, 9), Some(1));
-        assert_eq!(negotiate(2, 9), None);
+        assert_eq!(negotiate(2, 2), Some(2));
+        assert_eq!(negotiate(0, 9), Some(2));
+        assert_eq!(negotiate(1, 1), None);
+        assert_eq!(negotiate(3, 9), None);
         assert_eq!(negotiate(0, 0), None);
         assert_eq!(negotiate(1, 0), None);
     }

@@ -177,14 +177,18 @@ fn failed_writes_are_kept(b: &Bench) {
                 _ => {}
             }
             let s = r.region.release(0, 0);
-            assert_eq!(s.is_ok(), round % 4 > 1, "{}: round {round}: {s}", r.tag);
+            // The keeper, sending again what the round before has left, may meet the failing post instead.
+            let kept = round % 4 == 1 && s.is_ok() && r.home.bytes(0, 16 * PAGE) == model;
+            assert!(s.is_ok() == (round % 4 > 1) || kept, "{}: round {round}: {s}", r.tag);
             valve.set(Status::OK);
             if round % 4 > 1 {
                 assert!(r.home.bytes(0, 16 * PAGE) == model, "{}: round {round}: a store is lost", r.tag);
             } else {
                 // Without a twin it is not known what a hot page holds: it may have been written back instead.
                 let s = r.region.invalidate(0, 0);
-                let allowed = s == Status::DIRTY || (p == Policy::Page && s == Status::OK);
+                // Or the keeper has sent everything again already.
+                let sent = s == Status::OK && r.home.bytes(0, 16 * PAGE) == model;
+                let allowed = s == Status::DIRTY || (p == Policy::Page && s == Status::OK) || sent;
                 assert!(allowed, "{}: round {round}: {s}", r.tag);
                 assert!(r.bytes(0, 16 * PAGE) == model, "{}: round {round}: own stores changed", r.tag);
             }

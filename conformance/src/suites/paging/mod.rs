@@ -4,6 +4,8 @@ pub mod basic;
 pub mod counters;
 pub mod errors;
 pub mod exact;
+pub mod failover;
+pub mod failure;
 pub mod first_writes;
 pub mod limits;
 pub mod storms;

@@ -1,6 +1,6 @@
 //! The file behind a region: loaded before the name appears, written back after it has gone.
 
-use super::journal;
+use super::{identity, journal};
 use crate::os;
 use crate::out::{self, cannot};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -27,6 +27,7 @@ pub struct Content {
     /// Bytes that belong to the file.
     len: usize,
     writable: bool,
+    incarnation: u64,
 }
 
 /// A bar on stderr, where that is a terminal.
@@ -76,11 +77,18 @@ impl Content {
         };
         // With a size every byte of the region belongs to the file.
         let len = if size.is_some() { bytes } else { len };
+        // Before anything of it is served: a crash from here on leaves no word for the next.
+        let incarnation = identity::take(&file, writable);
         let memory = Mapping::anonymous(bytes, RW)
             .map_err(|e| cannot(attempt(), format!("no memory for {bytes} bytes: {e}")))?;
-        let content = Content { path: path.to_owned(), file, memory, len, writable };
+        let content = Content { path: path.to_owned(), file, memory, len, writable, incarnation };
         content.fill().map_err(|e| cannot(attempt(), e))?;
         Ok(content)
+    }
+
+    /// Names the content for clients that meet it again.
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
     }
 
     /// The memory to export. It is private again when the export has ended.
@@ -137,6 +145,7 @@ impl Content {
                 journal::remove(&journal).map_err(|e| cannot(format!("remove {}", journal.display()), e))?;
             }
         }
+        identity::leave(&self.file, self.incarnation);
         if json {
             out::json(&json!({"event": "written-back", "file": self.path.display().to_string(), "bytes": changed}));
         } else {

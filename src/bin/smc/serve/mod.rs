@@ -1,6 +1,7 @@
 //! `smc serve`: exports memory under a name until it is told to end.
 
 mod content;
+mod identity;
 mod journal;
 mod watch;
 
@@ -22,11 +23,15 @@ use watch::Watch;
 /// Export memory under a name
 ///
 /// Prints one line when clients can open the region, and serves until SIGINT or SIGTERM; SIGUSR1 prints who has it
-/// open. Clients of this user and of root are admitted, others by --allow-uid and --allow-any.
+/// open. SIGUSR2 takes the memory away from every client, or from one: `kill -q CLIENT -USR2 PID`. Clients of this user and of root are admitted, others by --allow-uid and --allow-any.
 ///
 /// With --file the memory starts with the file's content, and at the end the blocks that clients have changed are
 /// written back. The file is locked meanwhile. A crash while writing back leaves a journal, FILE.smc-journal, which
 /// the next serve of the file completes. Loading and ending take twice the memory for a moment.
+///
+/// Clients survive a restart: when a --file is served again with the content that it had at the end (that is after a
+/// regular end, or with --read-only, and unless somebody else has changed it), they go on where they were. After a crash of a
+/// writable one, and without --file, the memory is new: clients get STALE and must open it again.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   smc serve --name grads --size 1GiB
@@ -84,7 +89,7 @@ pub fn run(a: Args) -> Result<ExitCode, Error> {
     let take = |fd| os::inherited(fd).map_err(|e| cannot(format!("use descriptor {fd}"), e));
     let ready = a.ready_fd.map(take).transpose()?;
     // Before the exporter's thread starts, so that every thread has them blocked.
-    let mut wanted = vec![libc::SIGINT, libc::SIGTERM, libc::SIGUSR1];
+    let mut wanted = vec![libc::SIGINT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2];
     if !os::ignored(libc::SIGHUP) {
         wanted.push(libc::SIGHUP);
     }
@@ -93,6 +98,7 @@ pub fn run(a: Args) -> Result<ExitCode, Error> {
         access: if a.read_only { Access::ReadOnly } else { Access::ReadWrite },
         allow_uids: a.allow_uid.clone(),
         allow_any: a.allow_any,
+        incarnation: 0,
     };
     // In this order: whatever happens, the export ends before its memory goes.
     let (content, exports) = export(&a, &options)?;
@@ -102,7 +108,8 @@ pub fn run(a: Args) -> Result<ExitCode, Error> {
         watch.look(&exports);
         match signals.next(LOOK) {
             None => {}
-            Some(libc::SIGUSR1) => watch.list(&exports),
+            Some((libc::SIGUSR1, _)) => watch.list(&exports),
+            Some((libc::SIGUSR2, client)) => revoke(&exports, client),
             Some(_) => break,
         }
     }
@@ -123,7 +130,8 @@ fn export(a: &Args, options: &ExportOptions) -> Result<(Option<Content>, Vec<Exp
     let exporter = Exporter::get()?;
     if let (Some(file), Some(name)) = (&a.file, a.name.first()) {
         let content = Content::load(file, a.size.first().copied(), !a.read_only)?;
-        let export = exporter.export(name, content.memory(), options.clone())?;
+        let options = ExportOptions { incarnation: content.incarnation(), ..options.clone() };
+        let export = exporter.export(name, content.memory(), options)?;
         return Ok((Some(content), vec![export]));
     }
     let mut all = Vec::new();
@@ -134,6 +142,23 @@ fn export(a: &Args, options: &ExportOptions) -> Result<(Option<Content>, Vec<Exp
         all.push(exporter.export(name, Memory::New(len), options.clone())?);
     }
     Ok((None, all))
+}
+
+/// Revokes a client by its number, or all of them (0).
+fn revoke(exports: &[Export], client: u64) {
+    const REASON: &str = "the exporter was told to";
+    for e in exports {
+        let known = client == 0 || e.clients().iter().any(|c| c.id == client);
+        // Nothing in this process stores into the memory.
+        let done = match (known, client) {
+            (false, _) => continue,
+            (true, 0) => e.revoke_all(REASON, true),
+            (true, id) => e.revoke(id, REASON, true),
+        };
+        if let Err(e) = done {
+            eprintln!("smc: {e}");
+        }
+    }
 }
 
 fn announce(a: &Args, exports: &[Export], ready: Option<File>) -> Result<(), Error> {
