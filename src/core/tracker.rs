@@ -9,6 +9,7 @@ use crate::base::config::Backend;
 use crate::sys::Errno;
 use crate::sys::mem;
 use crate::sys::pagemap::{Pagemap, Run};
+use crate::sys::process::under_valgrind;
 use crate::sys::uffd::{self, Uffd};
 
 /// Who learns of a fault.
@@ -62,6 +63,9 @@ impl Tracker {
             Backend::Sync => (Delivery::Sigbus, Tracking::Fault, SYNC | uffd::FEATURE_SIGBUS),
             Backend::Mprotect => (Delivery::Sigsegv, Tracking::Fault, 0),
         };
+        if under_valgrind() {
+            return Err("valgrind takes the touch of an absent page for an error, and runs one thread at a time".into());
+        }
         let uffd = if backend == Backend::Mprotect { None } else { Some(Uffd::open(features)?) };
         if backend == Backend::Thread && !uffd.as_ref().is_some_and(Uffd::is_full) {
             return Err("only user-mode faults are permitted here: system calls on region pages would fail".into());

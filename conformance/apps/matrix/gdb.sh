@@ -8,5 +8,5 @@ int main(void) { char *s = malloc(100); strcpy(s, "text"); printf("%s %d\n", s, 
 EOF
 gcc -g -O0 -o prog prog.c
 # run
-gdb -batch -nx -ex 'set debuginfod enabled off' -ex 'break leaf' -ex run -ex bt -ex 'print n' -ex finish -ex 'print s' -ex continue ./prog 2>err |
+gdb -batch -nx -ex 'set debuginfod enabled off' -ex 'set print thread-events off' -ex 'break leaf' -ex run -ex bt -ex 'print n' -ex finish -ex 'print s' -ex continue ./prog 2>err |
     grep -E '^#0|^#1|^\$|Value returned|^text|exited' | sed -E 's/0x[0-9a-f]+//g; s/\(process [0-9]+\)//'
