@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
 const ROOM: usize = 4096;
 static ENV: [AtomicU8; ROOM] = [const { AtomicU8::new(0) }; ROOM];
 static USED: AtomicUsize = AtomicUsize::new(0);
-static DISABLED: AtomicBool = AtomicBool::new(false);
+/// Read by assembly in `dl`.
+pub static DISABLED: AtomicBool = AtomicBool::new(false);
 
 /// `LIBSMC_DISABLE=1`: every hook passes through.
 pub fn disabled() -> bool {

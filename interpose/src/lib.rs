@@ -18,6 +18,8 @@ mod blocking;
 mod convert;
 mod ctor;
 mod descriptors;
+mod dl;
+mod elf;
 mod files;
 mod find_object;
 mod heap;

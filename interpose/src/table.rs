@@ -25,6 +25,8 @@ pub enum Family {
     Buffers,
     /// stdio on `/smc/` files.
     Stdio,
+    /// Lookups by name, and objects opened while the program runs.
+    Loader,
 }
 
 /// One hooked name.
@@ -230,5 +232,11 @@ pub fn all() -> impl Iterator<Item = &'static Hook> {
         crate::maps::BLOCKING,
         crate::stdio::BLOCKING,
     ];
-    TABLE.iter().chain(mapping::TABLE).chain(crate::malloc::TABLE).chain(blocking.into_iter().flatten()).copied()
+    TABLE
+        .iter()
+        .chain(mapping::TABLE)
+        .chain(crate::malloc::TABLE)
+        .chain(crate::dl::TABLE)
+        .chain(blocking.into_iter().flatten())
+        .copied()
 }

@@ -1,0 +1,16 @@
+// A layer of a wrapper chain, built twice: LAYER 1 asks for the next definition, LAYER 2 is it.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stddef.h>
+
+#if LAYER == 1
+int cuFoo(void) {
+    int (*next)(void) = (int (*)(void))dlsym(RTLD_NEXT, "cuFoo");
+    return next ? 100 + next() : -1;
+}
+#else
+int cuFoo(void) { return 42; }
+int cuInit(void) { return 7; }
+// An own function of a name that libc has.
+int creat64(void) { return 64; }
+#endif

@@ -1,0 +1,152 @@
+//! Names in a loaded object, found without the loader's `dlsym`: that one is hooked here.
+//!
+//! `dl_iterate_phdr` leads to the object's PT_DYNAMIC and that to its GNU hash table. Nothing is allocated and `dlerror`
+//! is left alone, so this works before libc is initialised.
+
+use libc::{c_char, c_int, c_void, dl_phdr_info, size_t};
+use std::ffi::CStr;
+
+const DT_STRTAB: i64 = 5;
+const DT_SYMTAB: i64 = 6;
+const DT_VERSYM: i64 = 0x6fff_fff0;
+const DT_GNU_HASH: i64 = 0x6fff_fef5;
+/// Bit of a version number: this definition is not the default one of its name.
+const HIDDEN: u16 = 0x8000;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Dynamic {
+    tag: i64,
+    value: usize,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Symbol {
+    name: u32,
+    info: u8,
+    other: u8,
+    section: u16,
+    value: usize,
+    size: usize,
+}
+
+/// The tables of one loaded object. It must stay loaded: libc and libsmc do.
+#[derive(Clone, Copy, Default)]
+pub struct Object {
+    base: usize,
+    hash: usize,
+    symbols: usize,
+    strings: usize,
+    versions: usize,
+}
+
+struct Search {
+    address: usize,
+    found: Option<Object>,
+}
+
+/// Reads a value of a loaded object's tables.
+///
+/// # Safety
+/// `at` is inside a table of an object that is loaded.
+unsafe fn get<T: Copy>(at: usize) -> T {
+    // SAFETY: the caller vouches for the place.
+    unsafe { (at as *const T).read_unaligned() }
+}
+
+extern "C" fn visit(info: *mut dl_phdr_info, _size: size_t, data: *mut c_void) -> c_int {
+    // SAFETY: the loader passes a valid info for the duration of this call.
+    let info = unsafe { &*info };
+    // SAFETY: data is the Search that `Object::holding` passed, borrowed by nobody else.
+    let search = unsafe { &mut *data.cast::<Search>() };
+    let base = info.dlpi_addr as usize;
+    // SAFETY: the loader's table has dlpi_phnum entries.
+    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let holds = |h: &libc::Elf64_Phdr| {
+        let start = base.wrapping_add(h.p_vaddr as usize);
+        h.p_type == libc::PT_LOAD && search.address.wrapping_sub(start) < h.p_memsz as usize
+    };
+    if !headers.iter().any(holds) {
+        return 0;
+    }
+    if let Some(d) = headers.iter().find(|h| h.p_type == libc::PT_DYNAMIC) {
+        search.found = tables(base, base.wrapping_add(d.p_vaddr as usize));
+    }
+    1
+}
+
+fn tables(base: usize, mut at: usize) -> Option<Object> {
+    let mut o = Object { base, ..Object::default() };
+    loop {
+        // SAFETY: the dynamic section ends in an entry of tag 0, where this loop ends.
+        let d = unsafe { get::<Dynamic>(at) };
+        // glibc has made addresses of these; another loader leaves them as offsets.
+        let value = if d.value < base { base.wrapping_add(d.value) } else { d.value };
+        match d.tag {
+            0 => break,
+            DT_STRTAB => o.strings = value,
+            DT_SYMTAB => o.symbols = value,
+            DT_VERSYM => o.versions = value,
+            DT_GNU_HASH => o.hash = value,
+            _ => {}
+        }
+        at = at.wrapping_add(size_of::<Dynamic>());
+    }
+    (o.hash != 0 && o.symbols != 0 && o.strings != 0).then_some(o)
+}
+
+impl Object {
+    /// The loaded object that holds `address`.
+    pub fn holding(address: usize) -> Option<Object> {
+        let mut search = Search { address, found: None };
+        // SAFETY: visit matches the callback's type and search outlives the call.
+        unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
+        search.found
+    }
+
+    /// Address of the default definition of `name`; `None` when the object does not define it.
+    pub fn find(&self, name: &CStr) -> Option<usize> {
+        let hash = name.to_bytes().iter().fold(5381u32, |h, b| h.wrapping_mul(33).wrapping_add(u32::from(*b)));
+        // SAFETY: the header of the hash table: buckets, first symbol, words of the filter, shift.
+        let [buckets, first, filter, _] = unsafe { get::<[u32; 4]>(self.hash) };
+        if buckets == 0 {
+            return None;
+        }
+        let table = self.hash.wrapping_add(16).wrapping_add(filter as usize * 8);
+        // SAFETY: a bucket of the table.
+        let mut i = unsafe { get::<u32>(table.wrapping_add((hash % buckets) as usize * 4)) };
+        if i < first {
+            return None;
+        }
+        let chain = table.wrapping_add(buckets as usize * 4);
+        loop {
+            // SAFETY: a chain goes on until a value with the lowest bit set, where this loop ends.
+            let value = unsafe { get::<u32>(chain.wrapping_add((i - first) as usize * 4)) };
+            if value | 1 == hash | 1
+                && let Some(at) = self.definition(i as usize, name)
+            {
+                return Some(at);
+            }
+            if value & 1 != 0 {
+                return None;
+            }
+            i += 1;
+        }
+    }
+
+    /// Symbol number `i`, if it is the default definition of `name`.
+    fn definition(&self, i: usize, name: &CStr) -> Option<usize> {
+        // SAFETY: the hash table names symbols that exist.
+        let s = unsafe { get::<Symbol>(self.symbols.wrapping_add(i * size_of::<Symbol>())) };
+        // SAFETY: an offset of the string table, whose strings end in NUL.
+        let found = unsafe { CStr::from_ptr(self.strings.wrapping_add(s.name as usize) as *const c_char) };
+        let version = match self.versions {
+            0 => 0,
+            // SAFETY: the version table has one entry per symbol.
+            t => unsafe { get::<u16>(t.wrapping_add(i * 2)) },
+        };
+        let default = s.section != 0 && version & HIDDEN == 0;
+        (default && found == name).then_some(self.base.wrapping_add(s.value))
+    }
+}
