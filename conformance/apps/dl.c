@@ -17,6 +17,8 @@ static const char *object(void *p) {
     return s ? s + 1 : i.dli_fname;
 }
 
+int who(void) { return 1; }
+
 int main(int argc, char **argv) {
     void *libc = must(dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD), "libc");
     if (argc == 2) { // Who answers for names that the library hooks.
@@ -26,6 +28,7 @@ int main(int argc, char **argv) {
         printf("getpid %s\n", object(dlsym(libc, "getpid")));
         void *beside = must(dlopen(argv[1], RTLD_NOW | RTLD_DEEPBIND), "layer");
         printf("creat64 %d\n", ((int (*)(void))dlsym(beside, "creat64"))());
+        printf("who %d\n", ((int (*)(void))dlsym(beside, "ask"))());
         return 0;
     }
     void *c = must(dlopen(argv[2], RTLD_NOW | RTLD_GLOBAL), "layer 2");
@@ -33,6 +36,8 @@ int main(int argc, char **argv) {
     if (!b || !c) return 1;
     // B finds C by RTLD_NEXT only when B is taken for the caller.
     printf("chain %d\n", ((int (*)(void))dlsym(b, "cuFoo"))());
+    void *(*open_beside)(const char *) = (void *(*)(const char *))dlsym(b, "open_beside");
+    printf("runpath %s\n", open_beside(strrchr(argv[2], '/') + 1) == c ? "ok" : "not used");
     printf("cuInit %s\n", object(dlsym(c, "cuInit")));
     printf("own creat64 %s\n", object(dlsym(c, "creat64")));
     const char *missing[] = {"no_such_name", "cuNothing", "", "free_sized"};

@@ -33,10 +33,10 @@ fn run(program: &Path, args: &[&Path], env: &[(&str, &Path)]) -> Output {
 #[test]
 fn the_loader_answers_what_it_always_answers() {
     let two = layer(2, &[]);
-    let one = layer(1, &["-Wl,--no-as-needed", two.to_str().expect("UTF-8")]);
-    let program = app("dl", &[]);
+    let one = layer(1, &["-Wl,--no-as-needed", two.to_str().expect("UTF-8"), "-Wl,--enable-new-dtags,-rpath,$ORIGIN"]);
+    let program = app("dl", &["-rdynamic"]);
     let plain = text(&run(&program, &[&one, &two], &[]).stdout);
-    assert!(plain.contains("chain 142\n") && plain.contains("own creat64 dl_layer_2"), "{plain}");
+    assert!(plain.contains("chain 142\nrunpath ok\n") && plain.contains("own creat64 dl_layer_2"), "{plain}");
     let lib = library();
     let now = Path::new("1");
     for env in [&[("LD_PRELOAD", lib.as_path())][..], &[("LD_PRELOAD", &lib), ("LD_BIND_NOW", now)]] {
@@ -57,12 +57,13 @@ fn the_loader_answers_what_it_always_answers() {
 
 #[test]
 fn a_hooked_name_asked_of_libc_is_the_hook() {
-    let (two, program, lib) = (layer(2, &[]), app("dl", &[]), library());
+    let (two, program, lib) = (layer(2, &[]), app("dl", &["-rdynamic"]), library());
     let plain = text(&run(&program, &[&two], &[]).stdout);
-    assert_eq!(plain, "open libc.so.6\ndlsym libc.so.6\nmalloc libc.so.6\ngetpid libc.so.6\ncreat64 64\n");
+    assert_eq!(plain, "open libc.so.6\ndlsym libc.so.6\nmalloc libc.so.6\ngetpid libc.so.6\ncreat64 64\nwho 2\n");
     let hooked = text(&run(&program, &[&two], &[("LD_PRELOAD", &lib)]).stdout);
     let name = lib.file_name().expect("a name").to_str().expect("UTF-8");
-    assert_eq!(hooked, format!("open {name}\ndlsym {name}\nmalloc {name}\ngetpid libc.so.6\ncreat64 64\n"));
+    // RTLD_DEEPBIND is taken out: the object sees the program's `who`.
+    assert_eq!(hooked, format!("open {name}\ndlsym {name}\nmalloc {name}\ngetpid libc.so.6\ncreat64 64\nwho 1\n"));
     let off = [("LD_PRELOAD", lib.as_path()), ("LIBSMC_DISABLE", Path::new("1"))];
     assert_eq!(plain, text(&run(&program, &[&two], &off).stdout), "switched off");
 }
