@@ -31,8 +31,9 @@ int main(int argc, char **argv) {
         printf("who %d\n", ((int (*)(void))dlsym(beside, "ask"))());
         return 0;
     }
-    void *c = must(dlopen(argv[2], RTLD_NOW | RTLD_GLOBAL), "layer 2");
-    void *b = must(dlopen(argv[1], RTLD_NOW), "layer 1");
+    // First, and visible to all: were the library taken for the caller of RTLD_NEXT, layer 1 would find itself.
+    void *b = must(dlopen(argv[1], RTLD_NOW | RTLD_GLOBAL), "layer 1");
+    void *c = must(dlopen(argv[2], RTLD_NOW), "layer 2");
     if (!b || !c) return 1;
     // B finds C by RTLD_NEXT only when B is taken for the caller.
     printf("chain %d\n", ((int (*)(void))dlsym(b, "cuFoo"))());
