@@ -62,8 +62,8 @@ fn a_hooked_name_asked_of_libc_is_the_hook() {
     assert_eq!(plain, "open libc.so.6\ndlsym libc.so.6\nmalloc libc.so.6\ngetpid libc.so.6\ncreat64 64\nwho 2\n");
     let hooked = text(&run(&program, &[&two], &[("LD_PRELOAD", &lib)]).stdout);
     let name = lib.file_name().expect("a name").to_str().expect("UTF-8");
-    // RTLD_DEEPBIND is taken out: the object sees the program's `who`.
-    assert_eq!(hooked, format!("open {name}\ndlsym {name}\nmalloc {name}\ngetpid libc.so.6\ncreat64 64\nwho 1\n"));
+    // RTLD_DEEPBIND stays: the object sees its own `who`.
+    assert_eq!(hooked, format!("open {name}\ndlsym {name}\nmalloc {name}\ngetpid libc.so.6\ncreat64 64\nwho 2\n"));
     let off = [("LD_PRELOAD", lib.as_path()), ("LIBSMC_DISABLE", Path::new("1"))];
     assert_eq!(plain, text(&run(&program, &[&two], &off).stdout), "switched off");
 }
