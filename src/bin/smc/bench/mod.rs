@@ -4,6 +4,7 @@ mod ab;
 mod baseline;
 mod bulk;
 mod fault;
+mod hooks;
 mod read;
 mod release;
 mod report;
@@ -27,7 +28,7 @@ use std::process::ExitCode;
     smc bench --json > run.jsonl  one object per figure\n  smc bench bulk --wire latency_ns=1000,gbps=400"
 )]
 pub struct Args {
-    /// Suites to run; all when none is named: fault, read, release, store, bulk, through, units, threads, ab
+    /// Suites to run; all when none is named: fault, read, release, store, bulk, through, units, threads, hooks, ab
     suites: Vec<String>,
     /// One JSON object per line
     #[arg(long)]
@@ -38,6 +39,9 @@ pub struct Args {
     /// Wire model, as in LIBSMC_LINK after `wire,`
     #[arg(long, value_name = "KEY=VALUE,..")]
     wire: Option<String>,
+    /// Measure one operation in this process; what the suite `hooks` runs its children with
+    #[arg(long, hide = true, value_name = "NAME")]
+    probe: Option<String>,
     /// List the suites and what they measure
     #[arg(long)]
     list: bool,
@@ -62,6 +66,7 @@ const SUITES: &[Suite] = &[
     ("through", "exact write-through against the bare emulation loop plus one put", through::run),
     ("units", "page units 4K to 2M on both loads", units::run),
     ("threads", "1 to 8 threads touching and storing", threads::run),
+    ("hooks", "malloc, read, write and exec with the library preloaded against without", hooks::run),
     ("ab", "staged copy, one put per store, SMC mapping: the A/B table", ab::run),
 ];
 
@@ -70,6 +75,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if args.list {
         SUITES.iter().for_each(|(n, what, _)| println!("{n:10} {what}"));
         return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(name) = &args.probe {
+        return Ok(if hooks::probe(name) { ExitCode::SUCCESS } else { ExitCode::from(2) });
     }
     for name in &args.suites {
         if !SUITES.iter().any(|(n, ..)| n == name) {

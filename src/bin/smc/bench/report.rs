@@ -39,6 +39,8 @@ pub enum Target {
     None,
     /// At most.
     AtMost(f64),
+    /// At most so much more than the baseline, in the figure's unit: a bound on the difference.
+    AtMostMore(f64),
     /// At least.
     AtLeast(f64),
 }
@@ -137,6 +139,7 @@ impl Report {
         let ratio = if baseline == 0.0 { 0.0 } else { value / baseline };
         let (text, met) = match target {
             Target::None => (None, true),
+            Target::AtMostMore(t) => (Some(format!("<= +{t} {unit}")), value - baseline <= t),
             Target::AtMost(t) => (Some(format!("<= {t}")), ratio <= t),
             Target::AtLeast(t) => (Some(format!(">= {t}")), ratio >= t),
         };

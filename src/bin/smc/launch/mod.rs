@@ -51,7 +51,7 @@ fn backend(s: &str) -> Result<&'static str, String> {
 const PLACES: &[&str] = &[".", "../lib", "../lib64", "../lib/x86_64-linux-gnu"];
 const NAMES: &[&str] = &["libsmc.so.1", "libsmc.so"];
 
-fn find_library(given: Option<&Path>) -> Result<PathBuf, Error> {
+pub fn find_library(given: Option<&Path>) -> Result<PathBuf, Error> {
     let attempt = "find libsmc.so";
     if let Some(p) = given {
         return p.canonicalize().map_err(|e| cannot(attempt, format!("{}: {e}", p.display())));
