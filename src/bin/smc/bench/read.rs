@@ -3,10 +3,11 @@
 use super::Plan;
 use super::baseline::{copy, sum};
 use super::report::{Report, Samples, Target};
-use super::rig::{Home, buffer, policy, time};
+use super::rig::{Home, buffer, huge_buffer, policy, time};
 use smc_engine::base::Result;
 use smc_engine::base::config::Backend;
 use smc_engine::core::options::{MapOptions, Policy};
+use smc_engine::sys::mem::Mapping;
 
 /// Runs the suite.
 pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
@@ -14,6 +15,8 @@ pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
     let rounds = if plan.quick { 2 } else { 5 };
     let home = Home::new(len, None)?;
     let buf = buffer(len)?;
+    // The region's own memory has huge pages where the kernel gives them: what a buffer gains by them is said too.
+    let huge = huge_buffer(len)?;
     let cases = [
         ("read.sequential", Policy::Page, Backend::Sigbus, 0, 0.60),
         ("read.sequential.byte", Policy::Byte, Backend::Sigbus, 0, 0.50),
@@ -27,21 +30,39 @@ pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
             continue;
         }
         let rig = home.map(Some(backend), MapOptions { readahead, ..policy(pol) })?;
-        let (mut ours, mut base) = (Vec::new(), Vec::new());
+        let (mut ours, mut base, mut base_huge) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..rounds {
             let mut sums = (0, 0);
-            let ns = time(|| {
-                copy(home.export.base(), buf.ptr(), len);
-                sums.0 = sum(buf.ptr(), len);
-            });
-            base.push(len as f64 / ns * 1e9);
+            base.push(len as f64 / time(|| sums.0 = copied_sum(&home, &buf)) * 1e9);
+            if least > 0.0 {
+                base_huge.push(len as f64 / time(|| sums.0 = copied_sum(&home, &huge)) * 1e9);
+            }
             let _ = rig.region.acquire(0, 0);
             ours.push(len as f64 / time(|| sums.1 = sum(rig.v, len)) * 1e9);
             assert_eq!(sums.0, sums.1, "the region does not show the home's bytes");
         }
         let target = if least > 0.0 { Target::AtLeast(least) } else { Target::None };
         let note = "baseline: memcpy of the home into a populated 4 KiB-page buffer, then the same sum";
-        report.add(name, "B/s", &Samples::new(ours), &Samples::new(base), home.on(), target, note);
+        let ours = Samples::new(ours);
+        report.add(name, "B/s", &ours, &Samples::new(base), home.on(), target, note);
+        if least > 0.0 {
+            let note = "the same against a huge-page buffer";
+            report.add(
+                &format!("{name}.vs_huge"),
+                "B/s",
+                &ours,
+                &Samples::new(base_huge),
+                home.on(),
+                Target::None,
+                note,
+            );
+        }
     }
     Ok(())
+}
+
+/// The baseline: all of the home into a buffer, then the sum.
+fn copied_sum(home: &Home, to: &Mapping) -> u64 {
+    copy(home.export.base(), to.ptr(), to.len());
+    sum(to.ptr(), to.len())
 }

@@ -136,6 +136,15 @@ pub fn buffer(len: usize) -> Result<Mapping> {
     Ok(m)
 }
 
+/// The same of huge pages, where the kernel gives them.
+pub fn huge_buffer(len: usize) -> Result<Mapping> {
+    let m = Mapping::anonymous(len, mem::RW)
+        .map_err(|e| smc_engine::base::Error::new(Status::NO_RESOURCES, "make a bench buffer", e.to_string()))?;
+    m.collapse();
+    fill(m.ptr(), 1, len);
+    Ok(m)
+}
+
 /// One completed put.
 pub fn put(link: &dyn Link, key: RegionKey, off: u64, src: *const u8, len: usize) {
     // SAFETY: suites pass sources inside their own mappings.
