@@ -37,24 +37,25 @@ fn variable(name: &str) -> Option<String> {
     Some(String::from_utf8_lossy(value).into_owned())
 }
 
+/// Where the value of a variable starts in ENV. Does not allocate.
+fn find(name: &str) -> Option<usize> {
+    let want = || name.bytes().chain(*b"=");
+    let begins = |i: &usize| *i == 0 || ENV.get(i - 1).is_some_and(|b| b.load(Relaxed) == 0);
+    let named = |i: &usize| want().zip(ENV.iter().skip(*i)).all(|(w, b)| w == b.load(Relaxed));
+    (0..USED.load(Relaxed)).filter(begins).find(named).map(|i| i + name.len() + 1)
+}
+
 /// True when a variable had exactly this value at start. Does not allocate.
 pub fn variable_is(name: &str, value: &str) -> bool {
-    let used = USED.load(Relaxed);
-    let starts = (0..used).filter(|i| *i == 0 || ENV.get(i - 1).is_some_and(|b| b.load(Relaxed) == 0));
-    let want = || name.bytes().chain(*b"=").chain(value.bytes()).chain(*b"\0");
-    starts.into_iter().any(|i| want().zip(ENV.iter().skip(i)).all(|(w, b)| w == b.load(Relaxed)))
+    let want = value.bytes().chain(*b"\0");
+    find(name).is_some_and(|at| want.zip(ENV.iter().skip(at)).all(|(w, b)| w == b.load(Relaxed)))
 }
 
 /// Copies a variable's value as it was at start, NUL-terminated; false when it was not set or does not fit. Does not
 /// allocate.
 pub fn copy_variable(name: &str, to: &mut [u8]) -> bool {
-    let used = USED.load(Relaxed);
-    let want = || name.bytes().chain(*b"=");
-    let starts = (0..used).filter(|i| *i == 0 || ENV.get(i - 1).is_some_and(|b| b.load(Relaxed) == 0));
-    let Some(at) = { starts }.find(|i| want().zip(ENV.iter().skip(*i)).all(|(w, b)| w == b.load(Relaxed))) else {
-        return false;
-    };
-    for (to, from) in to.iter_mut().zip(ENV.iter().skip(at + want().count())) {
+    let Some(at) = find(name) else { return false };
+    for (to, from) in to.iter_mut().zip(ENV.iter().skip(at)) {
         *to = from.load(Relaxed);
         if *to == 0 {
             return true;
