@@ -29,6 +29,7 @@ mod maps;
 mod meta;
 mod paths;
 mod report;
+mod selftest;
 mod stdio;
 mod table;
 mod touch;

@@ -10,10 +10,15 @@ use crate::table::{Family, Hook};
 use libc::c_void;
 use std::arch::naked_asm;
 
+/// False for the names that are gone from today's libc, or not there yet.
+const fn everywhere(name: &str) -> bool {
+    !matches!(name.as_bytes(), b"cfree" | b"free_sized" | b"free_aligned_sized")
+}
+
 macro_rules! family {
     ($($name:ident, $slot:ident, $first:ident;)*) => {
         $(
-            static $slot: Hook = Hook::starting_at(concat!(stringify!($name), "\0"), Family::Heap, true, $first);
+            static $slot: Hook = Hook::starting_at(concat!(stringify!($name), "\0"), Family::Heap, everywhere(stringify!($name)), $first);
 
             /// Jumps to the real function of that name.
             ///
@@ -63,7 +68,12 @@ family! {
 }
 
 /// Fills every slot. libc's own functions come first, in case the lookup itself needs memory.
-extern "C" fn resolve() {
+pub extern "C" fn resolve() {
+    // A hook that the self-test has armed: its slot, and no other, is at the stub.
+    let armed = |h: &&&Hook| h.filled().is_null() && h.passed();
+    if TABLE.iter().filter(armed).count() > 0 {
+        return;
+    }
     MALLOC.set(heap::__libc_malloc as *mut c_void);
     CALLOC.set(heap::__libc_calloc as *mut c_void);
     REALLOC.set(heap::__libc_realloc as *mut c_void);
