@@ -46,17 +46,17 @@ static void test(void) {
     smc_status (*hooks)(smc_hook_fn, void *) = dlsym(RTLD_DEFAULT, "smc_hooks_each");
     smc_status (*reasons)(smc_stat_fn, void *) = dlsym(RTLD_DEFAULT, "smc_pass_through_each");
     unsigned long (*blocks)(void) = dlsym(RTLD_DEFAULT, "shadow_blocks");
-    CHECK(hooks && reasons && hooks(NULL, NULL) == SMC_INVALID_ARGUMENT && reasons(NULL, NULL) == SMC_INVALID_ARGUMENT);
+    CHECK(hooks && reasons && hooks(NULL, NULL) == SMC_STATUS_INVALID_ARGUMENT && reasons(NULL, NULL) == SMC_STATUS_INVALID_ARGUMENT);
     unsigned long before = blocks ? blocks() : 0;
     errno = 4711;
     long long start = now();
     smc_status s = hooks(each, lines);
     long long took = now() - start;
-    CHECK(s == SMC_OK && errno == 4711 && (!blocks || blocks() == before));
+    CHECK(s == SMC_STATUS_OK && errno == 4711 && (!blocks || blocks() == before));
     int n = 0;
-    CHECK(hooks(once, &n) == SMC_OK && n == 1);
+    CHECK(hooks(once, &n) == SMC_STATUS_OK && n == 1);
     uint64_t passed = 0;
-    CHECK(reasons(reason, &passed) == SMC_OK && passed == 0);
+    CHECK(reasons(reason, &passed) == SMC_STATUS_OK && passed == 0);
     for (int i = 0; i < count; i++)
         puts(lines[i]);
     fprintf(stderr, "took %lld ns\n", took);

@@ -5,6 +5,7 @@
 //! definition in search order is the real one. All slots are filled at once, so that a block never meets the `free`
 //! of another allocator.
 
+use crate::elf::Object;
 use crate::heap;
 use crate::table::{Family, Hook};
 use libc::c_void;
@@ -80,16 +81,16 @@ pub extern "C" fn resolve() {
     MEMALIGN.set(heap::__libc_memalign as *mut c_void);
     FREE.set(heap::__libc_free as *mut c_void);
     let free = FREE.next();
-    for hook in TABLE {
+    for hook in TABLE.iter().filter(|h| h.required) {
         let next = hook.next();
         if !next.is_null() {
             hook.set(next);
         }
     }
-    // Gone from today's libc or not there yet: each is defined as free() of its first argument.
-    for hook in [&CFREE, &FREE_SIZED, &FREE_ALIGNED_SIZED] {
-        if hook.next().is_null() && !free.is_null() {
-            hook.set(free);
-        }
+    // Where the allocator does not define them each is free() of its first argument. Not by dlsym: a failure allocates.
+    let allocator = Object::holding(free as usize);
+    for hook in TABLE.iter().filter(|h| !h.required) {
+        let own = allocator.and_then(|o| o.find(hook.c_name())).map_or(free, |p| p as *mut c_void);
+        hook.set(if own.is_null() { heap::__libc_free as *mut c_void } else { own });
     }
 }
