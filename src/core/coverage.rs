@@ -126,12 +126,15 @@ impl Row<'_> {
     }
 }
 
+/// What is called with each hook.
+pub type Each<'a> = &'a mut dyn FnMut(&Row);
+
 /// What the hooks hand down when they are loaded.
 pub struct Provider {
     /// Tests every hook, once.
     pub test: fn(),
     /// Lists every hook.
-    pub rows: fn(&mut dyn FnMut(&Row)),
+    pub rows: fn(Each),
     /// Lists why calls were passed through: reason and number of calls.
     pub reasons: fn(&mut dyn FnMut(&'static str, u64)),
 }
@@ -162,7 +165,7 @@ pub fn test() {
 }
 
 /// Calls `f` for every hook. Does not allocate.
-pub fn rows(f: &mut dyn FnMut(&Row)) {
+pub fn rows(f: Each) {
     if let Some(p) = provider() {
         (p.rows)(f);
     }
