@@ -10,7 +10,6 @@
 
 use crate::convert::{CErr, errno, set_errno};
 use crate::elf::Object;
-use crate::heap::__libc_malloc;
 use crate::table::{self, Family, Hook};
 use crate::{blocking, dl, malloc, report};
 use libc::c_void;
@@ -77,7 +76,7 @@ fn text(by: &[u8]) -> &str {
 fn test() {
     let before = errno();
     let own = &raw const OFF as usize;
-    let libc = Object::holding(__libc_malloc as *const () as usize);
+    let libc = Object::holding(libc::gnu_get_libc_version as *const () as usize);
     TESTER.store(this_thread(), Release);
     for hook in table::all() {
         examine(hook, own, libc.as_ref());
