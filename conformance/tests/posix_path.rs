@@ -116,6 +116,17 @@ fn a_cancelled_thread_unwinds_while_a_region_is_open() {
 }
 
 #[test]
+fn a_view_too_many_is_refused_and_changes_nothing() {
+    let program = app("full_views", &[]);
+    for backend in ["", "sigbus", "sync", "mprotect"] {
+        let Some(e) = Exporter::start() else { return };
+        let mut c = preloaded(program.to_str().expect("UTF-8"), &[&e.path()]);
+        c.env("LIBSMC_FAULT", backend);
+        good(c);
+    }
+}
+
+#[test]
 fn numbers_never_show_another_files_bytes() {
     let program = app("files_stress", &[]);
     let Some(e) = Exporter::start() else { return };

@@ -19,7 +19,6 @@
 //! definitions such an object uses, and nothing the library hands out goes to the heap's functions yet.
 
 use crate::elf::Object;
-use crate::heap::__libc_malloc;
 use crate::table::{Family, Hook};
 use libc::{RTLD_NEXT, c_char, c_void};
 use std::arch::naked_asm;
@@ -103,7 +102,8 @@ pub extern "C" fn resolve() {
         });
         return;
     }
-    let libc = Object::holding(__libc_malloc as *const () as usize);
+    // Other allocators define malloc and __libc_malloc; nobody else says which libc this is.
+    let libc = Object::holding(libc::gnu_get_libc_version as *const () as usize);
     for (hook, name) in [(&DLSYM, c"dlsym"), (&DLVSYM, c"dlvsym"), (&DLOPEN, c"dlopen"), (&DLMOPEN, c"dlmopen")] {
         let p = libc.and_then(|o| o.find(name)).unwrap_or(nothing as *const () as usize);
         hook.set(p as *mut c_void);

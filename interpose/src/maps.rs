@@ -3,7 +3,7 @@
 //! | call | on a view |
 //! |---|---|
 //! | mmap | MAP_SHARED is a view of the region. MAP_PRIVATE read-only is one too; MAP_PRIVATE writable is a copy taken now. The range must lie inside the region (EINVAL); PROT_EXEC is refused (EACCES). MAP_POPULATE prefetches |
-//! | munmap, MAP_FIXED over it | releases, then unmaps, whole or in part |
+//! | munmap, MAP_FIXED over it | releases, then unmaps, whole or in part; ENOMEM when a part would be one view too many: that view is whole then, what lay before it in the range is gone |
 //! | mremap | shrinking works; growing and moving answer ENOMEM |
 //! | msync | MS_SYNC and MS_ASYNC release, MS_INVALIDATE then acquires; EIO when the home cannot be reached |
 //! | mprotect | EACCES: the protection is how loads and stores are seen |
@@ -109,8 +109,9 @@ fn map(hook: &Hook, r: Request, fd: c_int, real: impl FnOnce() -> *mut c_void) -
             }
         }
         None => {
-            if replaces(r.flags) && r.addr.is_multiple_of(PAGE) {
-                vacate_views(r.addr, r.len);
+            if replaces(r.flags) && r.addr.is_multiple_of(PAGE) && !vacate_views(r.addr, r.len) {
+                set_errno(libc::ENOMEM);
+                return MAP_FAILED;
             }
             real()
         }
@@ -142,8 +143,8 @@ fn map_region(file: &Held, r: Request) -> Result<usize, CErr> {
     match posix::map_call(ask)? {
         MapPlan::View { write, len } => {
             CErr::ok(region.acquire(ask.off, len as u64))?;
-            if replaces(r.flags) {
-                vacate_views(r.addr, len);
+            if replaces(r.flags) && !vacate_views(r.addr, len) {
+                return Err(CErr(libc::ENOMEM));
             }
             let at = region.map_view(r.addr, replaces(r.flags), ask.off, len, write)?;
             let misplaced = r.flags & MAP_FIXED_NOREPLACE != 0 && at != r.addr;
@@ -163,8 +164,8 @@ fn map_region(file: &Held, r: Request) -> Result<usize, CErr> {
 
 /// A private copy of region bytes.
 fn snapshot(region: &smc_engine::core::region::Region, r: Request, off: u64, len: usize) -> Result<usize, CErr> {
-    if replaces(r.flags) {
-        vacate_views(r.addr, len);
+    if replaces(r.flags) && !vacate_views(r.addr, len) {
+        return Err(CErr(libc::ENOMEM));
     }
     let place = r.flags & (libc::MAP_FIXED | MAP_FIXED_NOREPLACE);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | place;
@@ -180,18 +181,28 @@ fn snapshot(region: &smc_engine::core::region::Region, r: Request, off: u64, len
     Ok(at)
 }
 
-/// Takes all views out of a range that is replaced at once; nobody else's mapping comes between.
-fn vacate_views(addr: usize, len: usize) {
-    while let Some(p) = views::take(addr, len) {
-        let _ = p.region.vacate_view(p.addr, p.len);
-    }
+/// Takes all views out of a range that is replaced at once; nobody else's mapping comes between. `false` when a view
+/// cannot be split: it is whole then, and nothing may be put over it.
+#[must_use]
+fn vacate_views(addr: usize, len: usize) -> bool {
+    take_each(addr, len, |p| p.region.vacate_view(p.addr, p.len))
 }
 
-/// Takes all views out of a range. What could not be released is reported by the engine; the range goes all the same.
-fn clear_views(addr: usize, len: usize) {
+/// Takes all views out of a range, and what they showed is unmapped. `false` as for [`vacate_views`].
+#[must_use]
+fn clear_views(addr: usize, len: usize) -> bool {
+    take_each(addr, len, |p| p.region.unmap_view(p.addr, p.len))
+}
+
+/// What could not be released is reported by the engine; the range goes all the same.
+fn take_each(addr: usize, len: usize, away: impl Fn(&Piece) -> Status) -> bool {
     while let Some(p) = views::take(addr, len) {
-        let _ = p.region.unmap_view(p.addr, p.len);
+        if away(&p) == Status::NO_RESOURCES {
+            views::put_back(p);
+            return false;
+        }
     }
+    true
 }
 
 fn unmap(addr: usize, len: usize, real: impl Fn(usize, usize) -> c_int) -> c_int {
@@ -206,9 +217,14 @@ fn unmap(addr: usize, len: usize, real: impl Fn(usize, usize) -> c_int) -> c_int
     let end = addr.saturating_add(whole);
     while let Some(p) = views::take(at, end - at) {
         if p.addr > at && real(at, p.addr - at) != 0 {
+            views::put_back(p);
             return -1;
         }
         let s = p.region.unmap_view(p.addr, p.len);
+        if s == Status::NO_RESOURCES {
+            views::put_back(p);
+            return answer(before, Err(s.into()));
+        }
         if !s.is_ok() {
             worst = s;
         }
@@ -234,8 +250,9 @@ fn remap(
     }
     let (Some(old), Some(new)) = (round_up_page(old), round_up_page(new)) else { return real() };
     if views::first(addr, old.max(1)).is_none() {
-        if flags & libc::MREMAP_FIXED != 0 && to.is_multiple_of(PAGE) {
-            vacate_views(to, new);
+        if flags & libc::MREMAP_FIXED != 0 && to.is_multiple_of(PAGE) && !vacate_views(to, new) {
+            set_errno(libc::ENOMEM);
+            return MAP_FAILED;
         }
         return real();
     }
@@ -244,7 +261,10 @@ fn remap(
         set_errno(if new == 0 { libc::EINVAL } else { libc::ENOMEM });
         return MAP_FAILED;
     }
-    clear_views(addr + new, old - new);
+    if !clear_views(addr + new, old - new) {
+        set_errno(libc::ENOMEM);
+        return MAP_FAILED;
+    }
     addr as *mut c_void
 }
 

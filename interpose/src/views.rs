@@ -66,6 +66,14 @@ impl Entry {
         self.region.swap(std::ptr::null_mut(), Relaxed)
     }
 
+    /// Ends where the piece starts or starts where it ends, in the address space and in the region.
+    fn continues(&self, p: &Piece) -> bool {
+        let (addr, len, off) = (self.addr.load(Relaxed), self.len.load(Relaxed), self.off.load(Relaxed));
+        let before = addr + len == p.addr && (off + len) as u64 == p.off;
+        let behind = p.addr + p.len == addr && p.off + p.len as u64 == off as u64;
+        (before || behind) && std::ptr::eq(self.region.load(Relaxed), Arc::as_ptr(&p.region))
+    }
+
     /// The part of this entry inside `[start, end)`.
     fn part(&self, start: usize, end: usize) -> Option<(usize, usize)> {
         let (addr, len) = (self.addr.load(Relaxed), self.len.load(Relaxed));
@@ -133,7 +141,7 @@ pub fn first(start: usize, len: usize) -> Option<Piece> {
 }
 
 /// The lowest piece of a view in the range, taken out of the list: what is left of its view before and behind it stays.
-/// The caller unmaps it.
+/// The caller unmaps it, or gives it back with [`put_back`].
 pub fn take(start: usize, len: usize) -> Option<Piece> {
     if !mine() {
         return None;
@@ -146,8 +154,7 @@ pub fn take(start: usize, len: usize) -> Option<Piece> {
     // SAFETY: clear hands out the count that the entry held, exactly once.
     let region = unsafe { Arc::from_raw(e.clear()) };
     for (from, to) in [(addr, from), (to, end)] {
-        // The list cannot be full before the first: an entry has just become free. A tail that finds no room stays a
-        // view of the engine's, unknown here: munmap then leaves it alone.
+        // The engine knows every part as a view of its own, and it has a quarter of this list's room.
         if from < to
             && let Some((i, free)) = LIST.iter().enumerate().find(|(_, e)| e.len.load(Relaxed) == 0)
         {
@@ -157,6 +164,31 @@ pub fn take(start: usize, len: usize) -> Option<Piece> {
     }
     drop(guard);
     Some(Piece { addr: from, len: to - from, off: (off + (from - addr)) as u64, region })
+}
+
+/// Puts a piece from [`take`] back that could not be unmapped. It becomes one with what was left of its view, so that
+/// failures do not fill the list.
+pub fn put_back(p: Piece) {
+    let signals = SignalsBlocked::new();
+    let guard = LOCK.lock(&signals);
+    let (mut addr, mut end, mut off) = (p.addr, p.addr + p.len, p.off as usize);
+    // Let go of after the lock: the last one would close a region, which `p.region` keeps from happening.
+    let mut merged = [None, None];
+    for (e, kept) in used().filter(|e| e.continues(&p)).zip(&mut merged) {
+        let (start, len) = (e.addr.load(Relaxed), e.len.load(Relaxed));
+        if start < addr {
+            (addr, off) = (start, e.off.load(Relaxed));
+        }
+        end = end.max(start + len);
+        // SAFETY: clear hands out the count that the entry held, exactly once.
+        *kept = Some(unsafe { Arc::from_raw(e.clear()) });
+    }
+    if let Some((i, free)) = LIST.iter().enumerate().find(|(_, e)| e.len.load(Relaxed) == 0) {
+        free.set(addr, end - addr, off, Arc::into_raw(p.region.clone()));
+        HIGH.fetch_max(i + 1, Relaxed);
+    }
+    drop(guard);
+    drop(merged);
 }
 
 fn lowest(start: usize, end: usize) -> Option<(&'static Entry, usize, usize)> {

@@ -63,8 +63,8 @@ impl Region {
     }
 
     /// Takes the views that lie wholly or partly inside `[addr, addr + len)` away there; the rest of a partly covered
-    /// view stays. What is dirty in them is released first, and the answer says whether that worked. NO_RESOURCES when
-    /// the table of views has no room for the parts: nothing has changed then.
+    /// view stays. What is dirty in them is released first, and the answer says whether that worked. NO_RESOURCES means
+    /// that the table of views has no room for the parts, and nothing else: nothing has changed then.
     pub fn unmap_view(self: &Arc<Self>, addr: usize, len: usize) -> Status {
         self.take_views(addr, len, |at, bytes| {
             // SAFETY: the view was ours, is out of the table, and nobody works on it: the pins are gone.
@@ -94,7 +94,8 @@ impl Region {
             views::remove(v.slot);
             clear(v.start, v.pages.len() * PAGE);
         }
-        worst
+        // The caller must be able to tell a view that stayed from one that went with a failure of its release.
+        if worst == Status::NO_RESOURCES { Status::SYSTEM } else { worst }
     }
 
     /// Splits the views that `[addr, end)` touches: what lies outside stays in the list, what lies inside is answered. Every

@@ -354,7 +354,7 @@ mod tests {
             "page=4m",
             "page=1k",
             "window=0",
-            "window=65",
+            "window=257",
             "resident=1k",
             "dirty=-1",
             "age=1h",
