@@ -166,34 +166,6 @@ pub enum smc_active {
     Yes = 2,
 }
 
-/// What the self-test has found for one hooked function; see smc_hooks_each().
-#[repr(u32)]
-pub enum smc_hook_state {
-    /// It has not run.
-    Untested = 0,
-    /// The program's calls reach the hook: one was made, and the hook saw it.
-    Fires = 1,
-    /// The name leads to the hook; no call without effect exists, so none was made.
-    Bound = 2,
-    /// Another object has the name and passes the calls on to the hook.
-    Forwarded = 3,
-    /// Another object has the name, and the hook does not see its calls.
-    Shadowed = 4,
-    /// This libc does not have the function.
-    Absent = 5,
-}
-
-/// What is switched off because a hook is not reached: without it stores would be lost silently.
-#[repr(u32)]
-pub enum smc_hook_off {
-    /// Nothing.
-    Nothing = 0,
-    /// open(), fopen() and their relatives of names under /smc/ fail with EOPNOTSUPP.
-    Opening = 1,
-    /// mmap() of files under /smc/ fails with EOPNOTSUPP; read() and write() work.
-    Mapping = 2,
-}
-
 /// smc_release: also visible to kernels that run on the accelerator already.
 pub const SMC_RELEASE_DEVICE: u32 = 1;
 /// smc_export, smc_register_region: users other than this process's and root may connect.
@@ -402,36 +374,6 @@ pub struct smc_stats {
     pub local_limit: u64,
 }
 
-/// One hooked function; see smc_hooks_each(). Strings are valid during the callback.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct smc_hook_info {
-    /// Bytes that the library filled in; may exceed your sizeof(smc_hook_info).
-    pub struct_size: usize,
-    /// The function.
-    pub name: *const c_char,
-    /// What it belongs to: "heap", "paths", "files", "maps", "buffers", "stdio", "loader".
-    pub family: *const c_char,
-    /// What the hook tells the library's tables, and whether before or after the real call; NULL for nothing.
-    pub announces: *const c_char,
-    /// The object that has the name instead; NULL when none has.
-    pub by: *const c_char,
-    /// What the program loses, in words; NULL when the hook is reached.
-    pub lost: *const c_char,
-    /// Calls that the library acted on. Those that went straight to the real function are not counted.
-    pub hits: u64,
-    /// enum smc_hook_state.
-    pub state: u32,
-    /// enum smc_hook_off.
-    pub off: u32,
-    /// 1: every supported libc has the function.
-    pub required: u32,
-    /// 0.
-    pub reserved: u32,
-}
-
-/// Called by smc_hooks_each() for each hooked function; another result than 0 ends the list.
-pub type smc_hook_fn = Option<unsafe extern "C" fn(hook: *const smc_hook_info, user: *mut c_void) -> i32>;
 /// Called by smc_export_clients() for each client; another result than 0 ends the list.
 pub type smc_client_fn = Option<unsafe extern "C" fn(client: *const smc_client, user: *mut c_void) -> i32>;
 /// Called by smc_list() for each region; another result than 0 ends the list.

@@ -122,9 +122,9 @@ pub fn has_attribute(p: &Path, name: &CStr) -> bool {
 /// # Safety
 /// `each` may be called with NULL.
 pub unsafe fn hooks_each(
-    each: unsafe extern "C" fn(*const smc_engine::capi::types::smc_hook_info, *mut libc::c_void) -> i32,
+    each: unsafe extern "C" fn(*const smc_engine::capi::coverage::smc_hook_info, *mut libc::c_void) -> i32,
 ) -> Option<u32> {
-    use smc_engine::capi::types::smc_hook_fn;
+    use smc_engine::capi::coverage::smc_hook_fn;
     // SAFETY: the name is NUL-terminated.
     let p = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"smc_hooks_each".as_ptr()) };
     if p.is_null() {

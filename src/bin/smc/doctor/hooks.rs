@@ -4,7 +4,7 @@ use super::{Row, Verdict};
 use crate::explain::{switched_off, why};
 use crate::{launch, os, out};
 use serde_json::{Value, json};
-use smc_engine::capi::types::smc_hook_info;
+use smc_engine::capi::coverage::smc_hook_info;
 use smc_engine::core::board::PostedHook;
 use smc_engine::core::coverage::{Family, Off, State};
 use std::ffi::CStr;
