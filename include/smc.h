@@ -431,7 +431,7 @@ enum smc_hook_state
     SMC_HOOK_STATE_BOUND = 2,
     // Another object has the name and passes the calls on to the hook.
     SMC_HOOK_STATE_FORWARDED = 3,
-    // Another object has the name, and the hook does not see its calls.
+    // Another object has the name, and the hook was not seen to get its calls. A name that cannot be tried counts as such.
     SMC_HOOK_STATE_SHADOWED = 4,
     // This libc does not have the function.
     SMC_HOOK_STATE_ABSENT = 5,

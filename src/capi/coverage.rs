@@ -16,7 +16,7 @@ pub enum smc_hook_state {
     Bound = 2,
     /// Another object has the name and passes the calls on to the hook.
     Forwarded = 3,
-    /// Another object has the name, and the hook does not see its calls.
+    /// Another object has the name, and the hook was not seen to get its calls. A name that cannot be tried counts as such.
     Shadowed = 4,
     /// This libc does not have the function.
     Absent = 5,

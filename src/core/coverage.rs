@@ -74,7 +74,7 @@ kinds! {
         Bound = "bound, not tried",
         /// Another object has the name, and passes the calls on to the hook.
         Forwarded = "forwarded",
-        /// Another object has the name, and the hook does not see its calls.
+        /// Another object has the name, and the hook was not seen to get its calls. A name that cannot be tried counts as such.
         Shadowed = "shadowed",
         /// This libc does not have the function.
         Absent = "absent in this libc",
