@@ -417,6 +417,54 @@ typedef uint32_t smc_active;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// What the self-test has found for one hooked function; see smc_hooks_each().
+enum smc_hook_state
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // It has not run.
+    SMC_HOOK_STATE_UNTESTED = 0,
+    // The program's calls reach the hook: one was made, and the hook saw it.
+    SMC_HOOK_STATE_FIRES = 1,
+    // The name leads to the hook; no call without effect exists, so none was made.
+    SMC_HOOK_STATE_BOUND = 2,
+    // Another object has the name and passes the calls on to the hook.
+    SMC_HOOK_STATE_FORWARDED = 3,
+    // Another object has the name, and the hook was not seen to get its calls. A name that cannot be tried counts as such.
+    SMC_HOOK_STATE_SHADOWED = 4,
+    // This libc does not have the function.
+    SMC_HOOK_STATE_ABSENT = 5,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum smc_hook_state smc_hook_state;
+#else
+typedef uint32_t smc_hook_state;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// What is switched off because a hook is not reached: without it stores would be lost silently.
+enum smc_hook_off
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // Nothing.
+    SMC_HOOK_OFF_NOTHING = 0,
+    // open(), fopen() and their relatives of names under /smc/ fail with EOPNOTSUPP.
+    SMC_HOOK_OFF_OPENING = 1,
+    // mmap() of files under /smc/ fails with EOPNOTSUPP; read() and write() work.
+    SMC_HOOK_OFF_MAPPING = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum smc_hook_off smc_hook_off;
+#else
+typedef uint32_t smc_hook_off;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // How a region is doing; see smc_region_condition().
 enum smc_condition
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -486,6 +534,38 @@ typedef struct smc_config {
 // Called by smc_backend_trials() for each back end tried: its name, why it does not work (NULL when it does); another
 // result than 0 ends the list. The strings are valid during the call.
 typedef int32_t (*smc_trial_fn)(const char *name, const char *why_not, void *user);
+
+// One hooked function; see smc_hooks_each(). Strings are valid during the callback.
+typedef struct smc_hook_info {
+    // Bytes that the library filled in; may exceed your sizeof(smc_hook_info).
+    size_t struct_size;
+    // The function.
+    const char *name;
+    // What it belongs to: "heap", "paths", "files", "maps", "buffers", "stdio", "loader".
+    const char *family;
+    // What the hook tells the library's tables, and whether before or after the real call; NULL for nothing.
+    const char *announces;
+    // The object that has the name instead; NULL when none has.
+    const char *by;
+    // What the program loses, in words; NULL when the hook is reached.
+    const char *lost;
+    // Calls that the library acted on. Those that went straight to the real function are not counted.
+    uint64_t hits;
+    // enum smc_hook_state.
+    uint32_t state;
+    // enum smc_hook_off.
+    uint32_t off;
+    // 1: every supported libc has the function.
+    uint32_t required;
+    // 0.
+    uint32_t reserved;
+} smc_hook_info;
+
+// Called by smc_hooks_each() for each hooked function; another result than 0 ends the list.
+typedef int32_t (*smc_hook_fn)(const struct smc_hook_info *hook, void *user);
+
+// Called by smc_stats_each() for each counter; another result than 0 ends the list. The strings are valid during the call.
+typedef int32_t (*smc_stat_fn)(const char *name, const char *meaning, uint64_t value, void *user);
 
 // Attributes of smc_export().
 typedef struct smc_export_attr {
@@ -655,9 +735,6 @@ typedef struct smc_stats {
     uint64_t local_limit;
 } smc_stats;
 
-// Called by smc_stats_each() for each counter; another result than 0 ends the list. The strings are valid during the call.
-typedef int32_t (*smc_stat_fn)(const char *name, const char *meaning, uint64_t value, void *user);
-
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -709,6 +786,31 @@ smc_status smc_backend(struct smc_context *ctx,
 // # Safety
 // `each` may be called with `user`.
 SMC_API smc_status smc_backend_trials(struct smc_context *ctx, smc_trial_fn each, void *user);
+
+// Calls `each` for every libc function that the library hooks, and says whether this program's calls reach the hook.
+//
+// The first call tests the hooks, if the first region has not done so: each name is resolved as the program resolves it,
+// and a call without effect (close(-1), stat("")) is made through it. That takes about 0.3 ms and the loader's lock, does not
+// use the heap of the program, and keeps errno. Without the preloaded library (smc_is_active() = SMC_ACTIVE_NO) every name
+// is libc's, and is reported so. Needs no context. Any thread, also in a fork child; not in a signal handler. Errors:
+// INVALID_ARGUMENT when `each` is NULL; NOT_SUPPORTED where the engine is linked without the hooks.
+//
+// # Safety
+// `each` may be called with `user`.
+SMC_API
+smc_status smc_hooks_each(smc_hook_fn each,
+                          void *user);
+
+// Calls `each` for every reason for which hooked calls were passed to the real function unchanged: name, meaning, number of
+// calls. Only calls that a hook had to look at are counted; those of a process that has no region are not.
+//
+// Needs no context. Any thread, also in a fork child; not in a signal handler. Errors: INVALID_ARGUMENT when `each` is NULL.
+//
+// # Safety
+// `each` may be called with `user`.
+SMC_API
+smc_status smc_pass_through_each(smc_stat_fn each,
+                                 void *user);
 
 // Publishes: all stores of this process in the range, made before the call by this thread or by threads synchronised
 // with it, are readable at the home when it returns OK.

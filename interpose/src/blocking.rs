@@ -65,6 +65,9 @@ impl Frame {
 
 /// Looks a real function up and stores it in its slot.
 pub extern "C" fn resolve(hook: &Hook) {
+    if hook.passed() {
+        return;
+    }
     let p = hook.next();
     hook.set(if p.is_null() { absent as *mut _ } else { p });
 }

@@ -78,6 +78,7 @@ fn save(line: &CStr) {
 }
 
 extern "C" fn start(_argc: c_int, _argv: *const *const c_char, envp: *const *const c_char) {
+    smc_engine::core::coverage::register(&crate::selftest::PROVIDER);
     // SAFETY: reads the loader's copy of the auxiliary vector.
     let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     // A set-user-id program takes no orders from its caller's environment.

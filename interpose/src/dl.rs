@@ -93,9 +93,13 @@ extern "C" fn nothing() -> *mut c_void {
 }
 
 /// Fills all four slots; threads that race store the same values.
-extern "C" fn resolve() {
+pub extern "C" fn resolve() {
     static DONE: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
     if DONE.load(std::sync::atomic::Ordering::Acquire) {
+        // At the stub again: the self-test has armed a hook.
+        TABLE.iter().filter(|h| h.filled().is_null()).for_each(|h| {
+            h.passed();
+        });
         return;
     }
     // Other allocators define malloc and __libc_malloc; nobody else says which libc this is.

@@ -107,6 +107,15 @@ impl Object {
 
     /// Address of the default definition of `name`; `None` when the object does not define it.
     pub fn find(&self, name: &CStr) -> Option<usize> {
+        self.search(name, false)
+    }
+
+    /// True when the object defines `name`, if only for programs that were linked long ago.
+    pub fn defines(&self, name: &CStr) -> bool {
+        self.search(name, true).is_some()
+    }
+
+    fn search(&self, name: &CStr, old: bool) -> Option<usize> {
         let hash = name.to_bytes().iter().fold(5381u32, |h, b| h.wrapping_mul(33).wrapping_add(u32::from(*b)));
         // SAFETY: the header of the hash table: buckets, first symbol, words of the filter, shift.
         let [buckets, first, filter, _] = unsafe { get::<[u32; 4]>(self.hash) };
@@ -124,7 +133,7 @@ impl Object {
             // SAFETY: a chain goes on until a value with the lowest bit set, where this loop ends.
             let value = unsafe { get::<u32>(chain.wrapping_add((i - first) as usize * 4)) };
             if value | 1 == hash | 1
-                && let Some(at) = self.definition(i as usize, name)
+                && let Some(at) = self.definition(i as usize, name, old)
             {
                 return Some(at);
             }
@@ -135,8 +144,8 @@ impl Object {
         }
     }
 
-    /// Symbol number `i`, if it is the default definition of `name`.
-    fn definition(&self, i: usize, name: &CStr) -> Option<usize> {
+    /// Symbol number `i`, if it is the default definition of `name`, or with `old` any.
+    fn definition(&self, i: usize, name: &CStr, old: bool) -> Option<usize> {
         // SAFETY: the hash table names symbols that exist.
         let s = unsafe { get::<Symbol>(self.symbols.wrapping_add(i * size_of::<Symbol>())) };
         // SAFETY: an offset of the string table, whose strings end in NUL.
@@ -146,7 +155,7 @@ impl Object {
             // SAFETY: the version table has one entry per symbol.
             t => unsafe { get::<u16>(t.wrapping_add(i * 2)) },
         };
-        let default = s.section != 0 && version & HIDDEN == 0;
-        (default && found == name).then_some(self.base.wrapping_add(s.value))
+        let fits = s.section != 0 && (old || version & HIDDEN == 0);
+        (fits && found == name).then_some(self.base.wrapping_add(s.value))
     }
 }

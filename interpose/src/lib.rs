@@ -1,8 +1,8 @@
 //! `libsmc.so.1`: the engine, the C API, and the hooks that act when the library is preloaded.
 //!
-//! This crate is the outermost layer: C in, C out. It holds the table of hooked names (`table`), the way to the real
-//! functions, the descriptor table of `/smc/` files (`files`) and the conversion between C's world and the engine's
-//! (`convert`). What a call means is decided in `smc_engine::policy`; what it does is done by `smc_engine::core`.
+//! This crate is the outermost layer: C in, C out. It holds the table of hooked names (`table`) and their self-test
+//! (`selftest`), the way to the real functions, the descriptor table of `/smc/` files (`files`) and the conversion between
+//! C's world and the engine's (`convert`). What a call means is decided in `smc_engine::policy`; what it does is done by `smc_engine::core`.
 //!
 //! Rules for everything here:
 //! * A process that opens no region gets no thread, no descriptor, no file and no output, and its calls go to the real
@@ -29,6 +29,7 @@ mod maps;
 mod meta;
 mod paths;
 mod report;
+mod selftest;
 mod stdio;
 mod table;
 mod touch;

@@ -18,6 +18,7 @@ use crate::table::{Hook, handled, hook, mapping, real};
 use crate::views::{self, Piece};
 use libc::{MAP_FAILED, c_int, c_void, off_t, size_t};
 use smc_engine::base::{PAGE, Status, addr::round_up_page};
+use smc_engine::core::coverage::Off;
 use smc_engine::policy::posix::{self, MapAsk, MapPlan};
 use smc_engine::sys::{errno::syscall, mem};
 
@@ -33,6 +34,7 @@ struct Request {
 
 redhook::hook! {
     unsafe fn mmap(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, off: off_t) -> *mut c_void => hooked_mmap {
+        mapping::MMAP.seen();
         let r = Request { addr: addr as usize, len, prot, flags, off };
         // SAFETY: the arguments are the caller's own.
         map(&mapping::MMAP, r, fd, || unsafe { redhook::real!(mmap)(addr, len, prot, flags, fd, off) })
@@ -41,6 +43,7 @@ redhook::hook! {
 
 redhook::hook! {
     unsafe fn mmap64(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, off: off_t) -> *mut c_void => hooked_mmap64 {
+        mapping::MMAP64.seen();
         let r = Request { addr: addr as usize, len, prot, flags, off };
         // SAFETY: the arguments are the caller's own.
         map(&mapping::MMAP64, r, fd, || unsafe { redhook::real!(mmap64)(addr, len, prot, flags, fd, off) })
@@ -49,6 +52,7 @@ redhook::hook! {
 
 redhook::hook! {
     unsafe fn munmap(addr: *mut c_void, len: size_t) -> c_int => hooked_munmap {
+        mapping::MUNMAP.seen();
         // SAFETY: the arguments are the caller's own, or pieces of them.
         unmap(addr as usize, len, |a, n| unsafe { redhook::real!(munmap)(a as *mut c_void, n) })
     }
@@ -57,6 +61,7 @@ redhook::hook! {
 redhook::hook! {
     // Variadic in C; the fifth argument is passed in the same register either way.
     unsafe fn mremap(addr: *mut c_void, old: size_t, new: size_t, flags: c_int, to: *mut c_void) -> *mut c_void => hooked_mremap {
+        mapping::MREMAP.seen();
         // SAFETY: the arguments are the caller's own.
         remap(addr as usize, old, new, flags, to as usize, || unsafe { redhook::real!(mremap)(addr, old, new, flags, to) })
     }
@@ -64,6 +69,7 @@ redhook::hook! {
 
 redhook::hook! {
     unsafe fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int => hooked_madvise {
+        mapping::MADVISE.seen();
         // SAFETY: the arguments are the caller's own, or pieces of them.
         let real = |a: usize, n| unsafe { redhook::real!(madvise)(a as *mut c_void, n, advice) };
         over_range(&mapping::MADVISE, addr as usize, len, real, |p| advise(p, advice))
@@ -73,6 +79,7 @@ redhook::hook! {
 redhook::hook! {
     // Answers the error itself. MADV_DONTNEED is advice about the content elsewhere, but POSIX's keeps it: no effect.
     unsafe fn posix_madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int => hooked_posix_madvise {
+        mapping::POSIX_MADVISE.seen();
         if !views::any() || views::first(addr as usize, len).is_none() {
             // SAFETY: the arguments are the caller's own.
             return unsafe { redhook::real!(posix_madvise)(addr, len, advice) };
@@ -116,6 +123,7 @@ fn replaces(flags: c_int) -> bool {
 }
 
 fn map_region(file: &Held, r: Request) -> Result<usize, CErr> {
+    crate::selftest::permit(Off::Mapping)?;
     let region = file.region_arc()?;
     let kind = r.flags & 0x0f;
     if !matches!(kind, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE | libc::MAP_PRIVATE)

@@ -6,7 +6,7 @@ use super::handle::Table;
 use super::types::{smc_active, smc_config, smc_context, smc_status, smc_trial_fn};
 use crate::base::config::{Backend, Config, LogLevel};
 use crate::base::{Error, Result, Status};
-use crate::core::engine::{Choice, Engine};
+use crate::core::engine::Engine;
 use crate::core::hooks;
 use crate::sys::process::say;
 use std::ffi::{c_char, c_void};
@@ -198,14 +198,6 @@ pub extern "C" fn smc_is_active() -> u32 {
     active as u32
 }
 
-fn reason(choice: &Choice) -> String {
-    let tried =
-        choice.trials.iter().filter_map(|t| t.outcome.as_ref().err().map(|why| format!("{}: {why}", t.backend.name())));
-    let how = if choice.forced { "asked for" } else { "chosen by the self-test" };
-    let head = if choice.backend.is_some() { how } else { "no back end works" };
-    std::iter::once(head.to_owned()).chain(tried).collect::<Vec<_>>().join("; ")
-}
-
 /// The fault back end in use, as text: its name ("thread", "sigbus", "sync", "mprotect") and why it was chosen.
 ///
 /// The first call tries them, which takes some milliseconds. Each text is cut to fit and ends in NUL; a buffer may be NULL
@@ -227,7 +219,7 @@ pub unsafe extern "C" fn smc_backend(
             return Err(c.bad("a buffer is NULL and its length is not 0"));
         }
         let choice = engine(c)?.choice();
-        let why = self::reason(choice);
+        let why = choice.reason();
         // SAFETY: the caller vouches for it.
         unsafe { copy_text(choice.backend.map_or("", Backend::name).as_bytes(), name, name_len) };
         // SAFETY: the caller vouches for it.

@@ -8,6 +8,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
 pub mod context;
+pub mod coverage;
 pub mod data;
 pub mod error;
 pub mod export;

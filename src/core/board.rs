@@ -6,7 +6,11 @@
 //!
 //! Layout: 64-bit words, native order: a header of `HEADER` words, then `SLOTS` slots of `WORDS` words. The first
 //! word of a slot is odd while it is being written. A reader reads twice and believes a slot that was the same twice.
+//! Behind the slots is a section about the process: its hooks ([`PostedCoverage`]), refreshed by whichever region is due.
 
+use super::board_hooks;
+pub use super::board_hooks::{PostedCoverage, PostedHook};
+use super::engine::Engine;
 use super::options::{Policy, Through};
 use super::region::Region;
 use crate::base::PAGE;
@@ -26,7 +30,7 @@ pub const FILE: &str = "libsmc-stats";
 /// First word of the header.
 const MAGIC: u64 = u64::from_le_bytes(*b"SMCBOARD");
 /// Second word: of the layout and of the counters' table.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 /// Regions that fit.
 const SLOTS: usize = 64;
 /// Words before the first slot: magic, version, owner's pid, number of counters, regions that found no slot.
@@ -40,7 +44,9 @@ const FACTS: usize = 16;
 const COUNTERS: usize = 32;
 const NAME: usize = 26;
 /// Bytes of the file.
-const LEN: usize = ((HEADER + SLOTS * WORDS) * 8).next_multiple_of(PAGE);
+const LEN: usize = ((PROCESS + board_hooks::WORDS) * 8).next_multiple_of(PAGE);
+/// First word of the section about the process.
+const PROCESS: usize = HEADER + SLOTS * WORDS;
 /// Shortest time between two refreshes of a slot, in nanoseconds.
 const PAUSE_NS: u64 = 200_000_000;
 
@@ -72,6 +78,8 @@ struct Board {
     id: (u64, u64),
     /// The mapping is not there in a fork child.
     owner: ForkMark,
+    /// When the section about the process is due.
+    next: AtomicU64,
 }
 
 static BOARD: OnceLock<Option<Board>> = OnceLock::new();
@@ -88,7 +96,7 @@ impl Board {
         map.advise(0, LEN, mem::DONTFORK).ok()?;
         mem::seal(fd.as_fd(), mem::SEAL_SHRINK | mem::SEAL_GROW).ok()?;
         let id = file_id(fd.as_raw_fd()).ok()?;
-        let board = Board { map, fd, id, owner: ForkMark::new() };
+        let board = Board { map, fd, id, owner: ForkMark::new(), next: AtomicU64::new(0) };
         board.word(OWNER).store(u64::from(process::pid()), SeqCst);
         board.word(COUNT).store(counters() as u64, SeqCst);
         board.word(1).store(VERSION, SeqCst);
@@ -105,6 +113,18 @@ impl Board {
 
     fn slot(&self, slot: usize, i: usize) -> &AtomicU64 {
         self.word(HEADER + slot * WORDS + i)
+    }
+
+    /// Posts what the hooks have done, unless that was done less than 200 ms ago.
+    fn refresh(&self, now: u64) {
+        let due = |t: u64| (t <= now).then_some(now + PAUSE_NS);
+        if self.next.fetch_update(SeqCst, SeqCst, due).is_err() {
+            return;
+        }
+        let reason = Engine::running().map(|e| e.choice().reason()).unwrap_or_default();
+        seal(self.word(PROCESS), || {
+            board_hooks::post(&reason, &|i, n| self.word(PROCESS + i).store(n, Relaxed));
+        });
     }
 
     /// A free slot, else that of the region closed longest ago.
@@ -170,6 +190,7 @@ impl Post {
             return;
         }
         self.next = now + PAUSE_NS;
+        self.board.refresh(now);
         self.figures(region, OPEN);
     }
 
@@ -206,12 +227,17 @@ impl Post {
 
     fn write(&self, fill: impl FnOnce(&dyn Fn(usize, u64))) {
         let seq = self.board.slot(self.slot, at::SEQ);
-        seq.store(seq.load(Relaxed) | 1, SeqCst);
-        fence(SeqCst);
-        fill(&|i, n| self.board.slot(self.slot, i).store(n, Relaxed));
-        fence(SeqCst);
-        seq.store((seq.load(Relaxed) | 1).wrapping_add(1), SeqCst);
+        seal(seq, || fill(&|i, n| self.board.slot(self.slot, i).store(n, Relaxed)));
     }
+}
+
+/// Runs `fill` with `seq` odd.
+fn seal(seq: &AtomicU64, fill: impl FnOnce()) {
+    seq.store(seq.load(Relaxed) | 1, SeqCst);
+    fence(SeqCst);
+    fill();
+    fence(SeqCst);
+    seq.store((seq.load(Relaxed) | 1).wrapping_add(1), SeqCst);
 }
 
 /// One region, as a reader finds it on a board.
@@ -258,6 +284,8 @@ pub struct Reading {
     pub unlisted: u64,
     /// The regions, in the order of their slots.
     pub regions: Vec<Posted>,
+    /// Its hooks.
+    pub coverage: PostedCoverage,
 }
 
 /// Why a file is not a board this version can read.
@@ -292,12 +320,15 @@ fn words(bytes: &[u8]) -> Vec<u64> {
 
 fn parse(first: &[u64], second: &[u64]) -> Result<Reading, NotReadable> {
     let word = |i: usize| first.get(i).copied().unwrap_or(0);
-    if word(0) != MAGIC || first.len() < HEADER + SLOTS * WORDS {
+    if word(0) != MAGIC || first.len() < HEADER {
         return Err(NotReadable::NotABoard);
     }
     if word(1) != VERSION || word(COUNT) != counters() as u64 {
         return Err(NotReadable::Version(word(1)));
     }
+    let section = |words: &[u64]| words.get(PROCESS..PROCESS + board_hooks::WORDS).map(<[u64]>::to_vec);
+    let (Some(a), Some(b)) = (section(first), section(second)) else { return Err(NotReadable::NotABoard) };
+    let coverage = board_hooks::parse(&a).filter(|_| a == b).ok_or(NotReadable::Unstable)?;
     let mut regions = Vec::new();
     let slots = first.get(HEADER..).unwrap_or_default().chunks(WORDS);
     for (a, b) in slots.zip(second.get(HEADER..).unwrap_or_default().chunks(WORDS)).take(SLOTS) {
@@ -311,7 +342,7 @@ fn parse(first: &[u64], second: &[u64]) -> Result<Reading, NotReadable> {
         }
         regions.push(posted(&field));
     }
-    Ok(Reading { owner: word(OWNER) as u32, unlisted: word(UNLISTED), regions })
+    Ok(Reading { owner: word(OWNER) as u32, unlisted: word(UNLISTED), regions, coverage })
 }
 
 fn posted(field: &dyn Fn(usize) -> u64) -> Posted {

@@ -1,5 +1,6 @@
 //! Owner of everything in this process: settings, the chosen back end, the links and the open regions.
 
+use super::coverage;
 use super::options::{MapOptions, PeerName};
 use super::region::{Parts, Region};
 use super::selftest::{self, Trial};
@@ -35,6 +36,16 @@ pub struct Choice {
     pub forced: bool,
     /// What was tried, in order.
     pub trials: Vec<Trial>,
+}
+
+impl Choice {
+    /// Why it was chosen, in words, and why others were not.
+    pub fn reason(&self) -> String {
+        let failed = |t: &Trial| Some(format!("{}: {}", t.backend.name(), t.outcome.as_ref().err()?));
+        let how = if self.forced { "asked for" } else { "chosen by the self-test" };
+        let head = if self.backend.is_some() { how } else { "no back end works" };
+        std::iter::once(head.to_owned()).chain(self.trials.iter().filter_map(failed)).collect::<Vec<_>>().join("; ")
+    }
 }
 
 struct Entry {
@@ -140,6 +151,7 @@ impl Engine {
 
     fn make(&self, link: Arc<dyn Link>, name: &str, opts: MapOptions) -> Result<Arc<Region>> {
         let backend = self.backend()?;
+        coverage::test();
         let opened = link.open(name, opts.access, Deadline::in_ms(opts.wait_ms))?;
         let key = opened.key;
         let policy = opts.policy;

@@ -2,7 +2,9 @@
 
 pub mod acquire;
 pub mod board;
+mod board_hooks;
 pub mod condition;
+pub mod coverage;
 pub mod detector;
 pub mod emulate;
 pub mod engine;

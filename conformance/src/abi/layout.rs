@@ -65,12 +65,13 @@ macro_rules! row {
 /// Every struct with a body in `smc.h`: one line each.
 #[rustfmt::skip]
 pub fn structs() -> Vec<Struct> {
-    use smc_engine::capi::{failure, types};
+    use smc_engine::capi::{coverage, failure, types};
     vec![
         row!(types::smc_config { struct_size, fault, log, wait_ms, resident_limit }),
         row!(types::smc_export_attr { struct_size, name, address, length, access, kind, flags, allow_uid_count, allow_uids, incarnation }),
         row!(types::smc_client { struct_size, id, since_ns, pid, uid, access, reserved }),
         row!(types::smc_region_info { struct_size, name, length, access, kind, clients, pid }),
+        row!(coverage::smc_hook_info { struct_size, name, family, announces, by, lost, hits, state, off, required, reserved }),
         row!(types::smc_map_attr { struct_size, access, policy, through, on_error, offset, length, address_hint, page_unit, resident_limit, dirty_limit, age_ms, acquire_ms, wait_ms, window, error_byte, readahead, fail_limit, second }),
         row!(failure::smc_range { offset, length }),
         row!(types::smc_stats { struct_size, faults, spurious_faults, pages_fetched, pages_prefetched, fetch_errors, pages_poisoned, pages_dropped, pages_evicted, pages_dirtied, pages_pushed, messages, bytes_written, bytes_fetched, pages_unchanged, releases, acquires, home_ops, write_errors, local_bytes, local_limit }),
@@ -87,7 +88,7 @@ macro_rules! numbers {
 
 /// Every enumerator and numeric constant of `smc.h`.
 pub fn constants() -> Vec<Constant> {
-    use smc_engine::capi::{failure, types};
+    use smc_engine::capi::{coverage, failure, types};
     let statuses = smc_engine::base::Status::ALL.iter();
     let mut all: Vec<Constant> =
         statuses.map(|s| Constant { name: format!("SMC_STATUS_{}", s.name()), value: i64::from(s.0) }).collect();
@@ -108,6 +109,9 @@ pub fn constants() -> Vec<Constant> {
         SMC_CONDITION_UNAVAILABLE = Unavailable));
     all.extend(numbers!(failure smc_which: SMC_WHICH_UNRELEASED = Unreleased, SMC_WHICH_LOST = Lost));
     all.extend(numbers!(smc_active: SMC_ACTIVE_NO = No, SMC_ACTIVE_DISABLED = Disabled, SMC_ACTIVE_YES = Yes));
+    all.extend(numbers!(coverage smc_hook_state: SMC_HOOK_STATE_UNTESTED = Untested, SMC_HOOK_STATE_FIRES = Fires, SMC_HOOK_STATE_BOUND = Bound,
+        SMC_HOOK_STATE_FORWARDED = Forwarded, SMC_HOOK_STATE_SHADOWED = Shadowed, SMC_HOOK_STATE_ABSENT = Absent));
+    all.extend(numbers!(coverage smc_hook_off: SMC_HOOK_OFF_NOTHING = Nothing, SMC_HOOK_OFF_OPENING = Opening, SMC_HOOK_OFF_MAPPING = Mapping));
     let flag = |name: &str, value: u32| Constant { name: name.into(), value: value.into() };
     all.extend([
         flag("SMC_RELEASE_DEVICE", types::SMC_RELEASE_DEVICE),

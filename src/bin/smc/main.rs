@@ -3,6 +3,7 @@
 mod bench;
 mod doctor;
 mod env;
+mod explain;
 mod launch;
 mod ls;
 mod os;
@@ -26,6 +27,7 @@ enum Command {
     Serve(serve::Args),
     Ls(ls::Args),
     Stat(stat::Args),
+    Explain(explain::Args),
     Doctor(doctor::Args),
     Run(launch::Args),
     Env(env::Args),
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         Command::Serve(a) => serve::run(a),
         Command::Ls(a) => ls::run(&a),
         Command::Stat(a) => stat::run(&a),
+        Command::Explain(a) => explain::run(&a),
         Command::Doctor(a) => doctor::run(&a),
         Command::Run(a) => launch::run(&a),
         Command::Env(a) => env::run(&a),

@@ -115,3 +115,23 @@ pub fn has_attribute(p: &Path, name: &CStr) -> bool {
     // SAFETY: both strings are NUL-terminated and live for the call; a size of 0 asks for the length only.
     unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) >= 0 }
 }
+
+/// Calls the preloaded library's `smc_hooks_each`; `None` when no library is loaded. This program has a copy of its own,
+/// which is not exported and so not found.
+///
+/// # Safety
+/// `each` may be called with NULL.
+pub unsafe fn hooks_each(
+    each: unsafe extern "C" fn(*const smc_engine::capi::coverage::smc_hook_info, *mut libc::c_void) -> i32,
+) -> Option<u32> {
+    use smc_engine::capi::coverage::smc_hook_fn;
+    // SAFETY: the name is NUL-terminated.
+    let p = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"smc_hooks_each".as_ptr()) };
+    if p.is_null() {
+        return None;
+    }
+    // SAFETY: the library's definition has this C signature; enum smc_status is an unsigned int there.
+    let f: unsafe extern "C" fn(smc_hook_fn, *mut libc::c_void) -> u32 = unsafe { std::mem::transmute(p) };
+    // SAFETY: as the caller vouches.
+    Some(unsafe { f(Some(each), std::ptr::null_mut()) })
+}

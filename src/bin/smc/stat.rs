@@ -47,10 +47,10 @@ fn seconds(s: &str) -> Result<Duration, String> {
 }
 
 /// One process and its board.
-struct Process {
-    pid: u32,
-    name: String,
-    board: Reading,
+pub struct Process {
+    pub pid: u32,
+    pub name: String,
+    pub board: Reading,
 }
 
 /// The process's own idea of its pid: the last one in a chain of pid namespaces.
@@ -75,7 +75,7 @@ fn find(pid: u32) -> std::io::Result<Option<PathBuf>> {
 }
 
 /// `None` for a process without regions, and for a fork child that only inherited its parent's board.
-fn examine(pid: u32) -> Result<Option<Process>, String> {
+pub fn examine(pid: u32) -> Result<Option<Process>, String> {
     let Some(path) = find(pid).map_err(|e| e.to_string())? else { return Ok(None) };
     let reading = board::read(|| fs::read(&path)).map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
     if own_pid(pid) != Some(reading.owner) {

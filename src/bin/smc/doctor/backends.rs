@@ -6,10 +6,6 @@ use smc_engine::base::config::{Backend, Config};
 use smc_engine::core::selftest::try_backend;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
-
-/// Time one trial may take; it needs a few milliseconds.
-const PATIENCE: Duration = Duration::from_secs(15);
 
 /// What the trials showed.
 pub struct Found {
@@ -39,17 +35,8 @@ fn start(b: Backend) -> std::io::Result<Child> {
 
 fn attempt(b: Backend) -> Result<(), String> {
     // Where no process can be started, here is better than not at all.
-    let Ok(mut child) = start(b) else { return try_backend(b).outcome };
-    let end = Instant::now() + PATIENCE;
-    while matches!(child.try_wait(), Ok(None)) {
-        if Instant::now() > end {
-            let _ = child.kill();
-            let _ = child.wait();
-            return Err(format!("the trial did not end within {} seconds", PATIENCE.as_secs()));
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    let out = child.wait_with_output().map_err(|e| e.to_string())?;
+    let Ok(child) = start(b) else { return try_backend(b).outcome };
+    let out = super::wait(child)?;
     match (out.status.code(), out.status.signal()) {
         (Some(0), _) => Ok(()),
         (Some(3), _) => Err(String::from_utf8_lossy(&out.stdout).trim().to_owned()),

@@ -1,17 +1,20 @@
 //! `smc doctor`: what this host allows, found by trying, and what to do about the rest.
 
 mod backends;
+mod hooks;
 mod host;
 
 use crate::out;
 use serde_json::json;
 use smc_engine::base::Error;
 use std::io::IsTerminal;
-use std::process::ExitCode;
+use std::process::{Child, ExitCode, Output};
+use std::time::{Duration, Instant};
 
 /// Examine this host: which fault back ends work, and why others do not
 ///
-/// Each back end is really tried, on a region of two pages in a process of its own. The other rows are facts that decide
+/// Each back end is really tried, on a region of two pages in a process of its own, and the hooks of the preloaded library
+/// in another. The other rows are facts that decide
 /// what works or how fast. Exit status 0 when some back end works, 1 otherwise. Changes nothing.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  smc doctor\n  smc doctor --json | jq '.rows[] | select(.verdict != \"ok\")'")]
@@ -22,6 +25,9 @@ pub struct Args {
     /// Tries one back end and prints what came of it: how doctor tries them
     #[arg(long, hide = true)]
     trial: Option<String>,
+    /// Tests the hooks of the library that is preloaded and prints them: how doctor tests them
+    #[arg(long, hide = true)]
+    hooks: bool,
 }
 
 /// What a row says about this host.
@@ -91,12 +97,33 @@ fn print(rows: &[Row]) {
     }
 }
 
+/// Time one child may take; it needs a few milliseconds.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Waits for a child and takes its output, which must fit a pipe; a child that does not end is ended.
+fn wait(mut child: Child) -> Result<Output, String> {
+    let end = Instant::now() + PATIENCE;
+    while matches!(child.try_wait(), Ok(None)) {
+        if Instant::now() > end {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(format!("the trial did not end within {} seconds", PATIENCE.as_secs()));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.wait_with_output().map_err(|e| e.to_string())
+}
+
 pub fn run(a: &Args) -> Result<ExitCode, Error> {
     if let Some(name) = &a.trial {
         return Ok(backends::one_trial(name));
     }
+    if a.hooks {
+        return Ok(hooks::child());
+    }
     let found = backends::examine();
     let mut rows = found.rows();
+    rows.push(hooks::row());
     rows.extend(host::rows(&found));
     if a.json {
         let list: Vec<_> = rows

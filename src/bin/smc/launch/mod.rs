@@ -66,7 +66,7 @@ pub fn find_library(given: Option<&Path>) -> Result<PathBuf, Error> {
 }
 
 /// The new value: ours first, then what was there.
-fn preload(lib: &Path, old: Option<&OsStr>) -> Result<OsString, Error> {
+pub fn preload(lib: &Path, old: Option<&OsStr>) -> Result<OsString, Error> {
     if lib.as_os_str().as_bytes().iter().any(|b| matches!(b, b':' | b' ')) {
         let why = "LD_PRELOAD cannot hold a path with a space or a colon";
         return Err(Error::new(Status::INVALID_ARGUMENT, format!("preload {}", lib.display()), why)
