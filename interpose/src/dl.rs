@@ -18,23 +18,12 @@
 //! RTLD_DEEPBIND finds libc's names before the hooks. Both are counted. The flag stays: taking it out would change which
 //! definitions such an object uses, and nothing the library hands out goes to the heap's functions yet.
 
-use crate::elf::Object;
+use crate::elf::{Object, inside};
 use crate::table::{Family, Hook};
 use libc::{RTLD_NEXT, c_char, c_void};
 use std::arch::naked_asm;
 use std::ffi::CStr;
 use std::mem::offset_of;
-
-unsafe extern "C" {
-    /// First byte of this library, and the one behind its last: made by the linker, visible inside only.
-    static __ehdr_start: u8;
-    static _end: u8;
-}
-
-/// True for a return address inside this library.
-fn inside(address: usize) -> bool {
-    (&raw const __ehdr_start as usize..&raw const _end as usize).contains(&address)
-}
 
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
@@ -53,7 +42,7 @@ fn hook_of(handle: *mut c_void, name: *const c_char, version: *const c_char, cal
     if text.to_bytes().starts_with(b"smc_") {
         return None;
     }
-    let hook = Object::holding(&raw const __ehdr_start as usize)?.find(text)?;
+    let hook = Object::own()?.find(text)?;
     // SAFETY: the slot holds libc's dlsym or the stand-in of that type; a slot of the first call is not asked here.
     let dlsym: Dlsym = unsafe { std::mem::transmute(real(&DLSYM)) };
     let answer = if version.is_null() {
@@ -102,8 +91,7 @@ pub extern "C" fn resolve() {
         });
         return;
     }
-    // Other allocators define malloc and __libc_malloc; nobody else says which libc this is.
-    let libc = Object::holding(libc::gnu_get_libc_version as *const () as usize);
+    let libc = Object::libc();
     for (hook, name) in [(&DLSYM, c"dlsym"), (&DLVSYM, c"dlvsym"), (&DLOPEN, c"dlopen"), (&DLMOPEN, c"dlmopen")] {
         let p = libc.and_then(|o| o.find(name)).unwrap_or(nothing as *const () as usize);
         hook.set(p as *mut c_void);
@@ -132,19 +120,7 @@ macro_rules! loader {
                     hits = const offset_of!(Hook, hits))
             }
 
-            /// The first call of any name: fills all slots, then goes on as if nothing had been.
-            #[unsafe(naked)]
-            unsafe extern "C" fn $first() {
-                naked_asm!(
-                    ".cfi_startproc", "endbr64",
-                    "push rdi", ".cfi_adjust_cfa_offset 8", "push rsi", ".cfi_adjust_cfa_offset 8",
-                    "push rdx", ".cfi_adjust_cfa_offset 8",
-                    "call {resolve}",
-                    "pop rdx", ".cfi_adjust_cfa_offset -8", "pop rsi", ".cfi_adjust_cfa_offset -8",
-                    "pop rdi", ".cfi_adjust_cfa_offset -8",
-                    "jmp qword ptr [rip + {slot}]", ".cfi_endproc",
-                    resolve = sym resolve, slot = sym $slot)
-            }
+            crate::table::first_call!($first, $slot, resolve);
         )*
 
         /// The family, for reports.

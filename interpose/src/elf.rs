@@ -13,6 +13,18 @@ const DT_GNU_HASH: i64 = 0x6fff_fef5;
 /// Bit of a version number: this definition is not the default one of its name.
 const HIDDEN: u16 = 0x8000;
 
+unsafe extern "C" {
+    // Made by the linker, visible inside only: the library's first byte, the one behind its last, its dynamic section.
+    static __ehdr_start: u8;
+    static _end: u8;
+    static _DYNAMIC: u8;
+}
+
+/// True for an address inside this library.
+pub fn inside(address: usize) -> bool {
+    (&raw const __ehdr_start as usize..&raw const _end as usize).contains(&address)
+}
+
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Dynamic {
@@ -41,9 +53,43 @@ pub struct Object {
     versions: usize,
 }
 
-struct Search {
-    address: usize,
-    found: Option<Object>,
+/// A loaded object as the loader describes it.
+pub struct Loaded<'a> {
+    /// Address of its first byte, less the address it was linked for.
+    pub base: usize,
+    headers: &'a [libc::Elf64_Phdr],
+}
+
+impl Loaded<'_> {
+    /// Start and length of the segment that holds `address`.
+    pub fn segment(&self, address: usize) -> Option<(usize, usize)> {
+        let loads = self.headers.iter().filter(|h| h.p_type == libc::PT_LOAD);
+        let mut places = loads.map(|h| (self.base.wrapping_add(h.p_vaddr as usize), h.p_memsz as usize));
+        places.find(|(start, len)| address.wrapping_sub(*start) < *len)
+    }
+
+    /// Address of the first header of that type.
+    pub fn header(&self, kind: u32) -> Option<usize> {
+        self.headers.iter().find(|h| h.p_type == kind).map(|h| self.base.wrapping_add(h.p_vaddr as usize))
+    }
+}
+
+type Visitor<'a> = &'a mut dyn FnMut(&Loaded) -> bool;
+
+extern "C" fn visit(info: *mut dl_phdr_info, _size: size_t, data: *mut c_void) -> c_int {
+    // SAFETY: the loader passes a valid info for the duration of this call.
+    let info = unsafe { &*info };
+    // SAFETY: data is the visitor that `walk` passed, borrowed by nobody else.
+    let visitor = unsafe { &mut *data.cast::<Visitor>() };
+    // SAFETY: the loader's table has dlpi_phnum entries.
+    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    c_int::from(visitor(&Loaded { base: info.dlpi_addr as usize, headers }))
+}
+
+/// Shows `visitor` each loaded object, in search order, until it says true.
+pub fn walk(mut visitor: Visitor) {
+    // SAFETY: visit matches the callback's type and the visitor outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut visitor).cast()) };
 }
 
 /// Reads a value of a loaded object's tables.
@@ -53,27 +99,6 @@ struct Search {
 unsafe fn get<T: Copy>(at: usize) -> T {
     // SAFETY: the caller vouches for the place.
     unsafe { (at as *const T).read_unaligned() }
-}
-
-extern "C" fn visit(info: *mut dl_phdr_info, _size: size_t, data: *mut c_void) -> c_int {
-    // SAFETY: the loader passes a valid info for the duration of this call.
-    let info = unsafe { &*info };
-    // SAFETY: data is the Search that `Object::holding` passed, borrowed by nobody else.
-    let search = unsafe { &mut *data.cast::<Search>() };
-    let base = info.dlpi_addr as usize;
-    // SAFETY: the loader's table has dlpi_phnum entries.
-    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-    let holds = |h: &libc::Elf64_Phdr| {
-        let start = base.wrapping_add(h.p_vaddr as usize);
-        h.p_type == libc::PT_LOAD && search.address.wrapping_sub(start) < h.p_memsz as usize
-    };
-    if !headers.iter().any(holds) {
-        return 0;
-    }
-    if let Some(d) = headers.iter().find(|h| h.p_type == libc::PT_DYNAMIC) {
-        search.found = tables(base, base.wrapping_add(d.p_vaddr as usize));
-    }
-    1
 }
 
 fn tables(base: usize, mut at: usize) -> Option<Object> {
@@ -97,12 +122,38 @@ fn tables(base: usize, mut at: usize) -> Option<Object> {
 }
 
 impl Object {
+    /// This library.
+    pub fn own() -> Option<Object> {
+        tables(&raw const __ehdr_start as usize, &raw const _DYNAMIC as usize)
+    }
+
     /// The loaded object that holds `address`.
     pub fn holding(address: usize) -> Option<Object> {
-        let mut search = Search { address, found: None };
-        // SAFETY: visit matches the callback's type and search outlives the call.
-        unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
-        search.found
+        let mut found = None;
+        walk(&mut |loaded| {
+            let here = loaded.segment(address).is_some();
+            if here {
+                found = loaded.header(libc::PT_DYNAMIC).and_then(|at| tables(loaded.base, at));
+            }
+            here
+        });
+        found
+    }
+
+    /// The first loaded object that defines `name`. Asked for the definition and not for an address: in a program that is
+    /// not position independent the address of a function of libc can be that of the program's own stub.
+    pub fn defining(name: &CStr) -> Option<Object> {
+        let mut found = None;
+        walk(&mut |loaded| {
+            found = loaded.header(libc::PT_DYNAMIC).and_then(|at| tables(loaded.base, at)).filter(|o| o.defines(name));
+            found.is_some()
+        });
+        found
+    }
+
+    /// glibc. Other allocators define malloc and __libc_malloc; nobody else says which libc this is.
+    pub fn libc() -> Option<Object> {
+        Object::defining(c"gnu_get_libc_version")
     }
 
     /// Address of the default definition of `name`; `None` when the object does not define it.

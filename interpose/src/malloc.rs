@@ -31,19 +31,7 @@ macro_rules! family {
                 naked_asm!(".cfi_startproc", "endbr64", "jmp qword ptr [rip + {slot}]", ".cfi_endproc", slot = sym $slot)
             }
 
-            /// The first call of any name: fills all slots, then goes on as if nothing had been.
-            #[unsafe(naked)]
-            unsafe extern "C" fn $first() {
-                naked_asm!(
-                    ".cfi_startproc", "endbr64",
-                    "push rdi", ".cfi_adjust_cfa_offset 8", "push rsi", ".cfi_adjust_cfa_offset 8",
-                    "push rdx", ".cfi_adjust_cfa_offset 8",
-                    "call {resolve}",
-                    "pop rdx", ".cfi_adjust_cfa_offset -8", "pop rsi", ".cfi_adjust_cfa_offset -8",
-                    "pop rdi", ".cfi_adjust_cfa_offset -8",
-                    "jmp qword ptr [rip + {slot}]", ".cfi_endproc",
-                    resolve = sym resolve, slot = sym $slot)
-            }
+            crate::table::first_call!($first, $slot, resolve);
         )*
 
         /// The family, for reports.

@@ -76,7 +76,7 @@ fn text(by: &[u8]) -> &str {
 fn test() {
     let before = errno();
     let own = &raw const OFF as usize;
-    let libc = Object::holding(libc::gnu_get_libc_version as *const () as usize);
+    let libc = Object::libc();
     TESTER.store(this_thread(), Release);
     for hook in table::all() {
         examine(hook, own, libc.as_ref());

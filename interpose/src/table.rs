@@ -352,3 +352,23 @@ pub fn all() -> impl Iterator<Item = &'static Hook> {
         .chain(blocking.into_iter().flatten())
         .copied()
 }
+
+/// Makes `$first`, the stub at which a slot starts: the first call of any name of a family fills all its slots by
+/// `$resolve`, then goes on as if nothing had been.
+macro_rules! first_call {
+    ($first:ident, $slot:ident, $resolve:ident) => {
+        #[unsafe(naked)]
+        unsafe extern "C" fn $first() {
+            std::arch::naked_asm!(
+                ".cfi_startproc", "endbr64",
+                "push rdi", ".cfi_adjust_cfa_offset 8", "push rsi", ".cfi_adjust_cfa_offset 8",
+                "push rdx", ".cfi_adjust_cfa_offset 8",
+                "call {resolve}",
+                "pop rdx", ".cfi_adjust_cfa_offset -8", "pop rsi", ".cfi_adjust_cfa_offset -8",
+                "pop rdi", ".cfi_adjust_cfa_offset -8",
+                "jmp qword ptr [rip + {slot}]", ".cfi_endproc",
+                resolve = sym $resolve, slot = sym $slot)
+        }
+    };
+}
+pub(crate) use first_call;
