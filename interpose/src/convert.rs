@@ -37,6 +37,7 @@ impl From<Status> for CErr {
             Status::TIMED_OUT => libc::ETIMEDOUT,
             Status::REFUSED => libc::ECONNREFUSED,
             Status::PROTOCOL => libc::EPROTO,
+            Status::STALE => libc::ESTALE,
             // LINK_DOWN, PEER_DEAD, REVOKED, POISONED, LOST, FORKED, SYSTEM, INTERNAL: the data cannot be had.
             _ => libc::EIO,
         })

@@ -9,6 +9,7 @@ use super::board::Post;
 use super::condition::{Condition, Watch};
 use super::harvest::Heat;
 use super::options::Through;
+use super::pushes::Pushes;
 use super::region::Region;
 use super::writeback::Outbox;
 use crate::base::addr::PAGE;
@@ -36,8 +37,7 @@ const PREFETCH_STEP: usize = 64;
 pub struct Keeper {
     wake: AtomicU32,
     stop: AtomicBool,
-    /// Odd while the keeper pushes.
-    pushing: AtomicU64,
+    pub(super) pushes: Pushes,
     /// Batches delivered, and how many of them are known to be readable at the home.
     delivered: AtomicU64,
     fenced: AtomicU64,
@@ -75,7 +75,7 @@ impl Keeper {
         Keeper {
             wake: AtomicU32::new(0),
             stop: AtomicBool::new(false),
-            pushing: AtomicU64::new(0),
+            pushes: Pushes::default(),
             delivered: AtomicU64::new(0),
             fenced: AtomicU64::new(0),
             failed: AtomicU64::new(0),
@@ -177,14 +177,6 @@ impl Keeper {
         self.failed.load(SeqCst)
     }
 
-    /// Returns when a push that the keeper had begun before this call is over.
-    pub(super) fn wait_for_push(&self) {
-        let seen = self.pushing.load(SeqCst);
-        while seen % 2 == 1 && self.pushing.load(SeqCst) == seen {
-            nap(20_000);
-        }
-    }
-
     pub(super) fn event_fd(&self) -> i32 {
         lock(&self.event).as_ref().map_or(-1, |e| e.raw_fd())
     }
@@ -223,14 +215,13 @@ impl Region {
     }
 
     fn push_all(&self, out: &mut Outbox) {
-        self.keeper.pushing.fetch_add(1, SeqCst);
+        let Some(_push) = self.keeper.pushes.begin() else { return };
         if self.harvest(self.all(), Heat::Ignore).is_ok() {
             let (sent, _) = self.push(self.all(), out, self.deadline());
             if sent > 0 {
                 let _ = self.fence(self.deadline());
             }
         }
-        self.keeper.pushing.fetch_add(1, SeqCst);
     }
 }
 
@@ -305,12 +296,13 @@ fn make_room(region: &Region, round: &mut Round) {
         // Once at work, make more room than was asked for: evicting in bulk is cheap, waking up is not.
         target = region.budget - 2 * room;
         let want = (region.pages.resident() - target).clamp(1, 256);
-        region.keeper.pushing.fetch_add(1, SeqCst);
-        let (hand, gone) = region.evict(round.hand, want, &mut round.out);
-        region.keeper.pushing.fetch_add(1, SeqCst);
+        let (hand, gone) = match region.keeper.pushes.begin() {
+            Some(_push) => region.evict(round.hand, want, &mut round.out),
+            None => (round.hand, 0),
+        };
         round.hand = hand;
         if gone == 0 {
-            // Everything is held or being written; the next kick comes soon.
+            // Everything is held, being written or being named; the next kick comes soon.
             nap(200_000);
             return;
         }

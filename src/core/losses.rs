@@ -92,8 +92,9 @@ impl Region {
 
     /// Where stores are that were found and not delivered; at most `most` ranges.
     pub fn unreleased(&self, most: usize) -> Vec<Range> {
-        // What the keeper is sending now is not in the books.
-        self.keeper.wait_for_push();
+        // What the keeper is sending is not in the books.
+        let signals = SignalsBlocked::new();
+        let _pause = self.keeper.pushes.pause(&signals);
         let (mut at, mut out) = (0, Vec::new());
         while let Some(p) = self.pages.dirty.next_set(at, self.pages.len()).filter(|_| out.len() <= most) {
             self.name_page(p, &mut out);
@@ -145,7 +146,9 @@ impl Region {
             self.losses.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
         };
         if matches!(self.link.health(self.key), Health::Down(_)) {
-            // Stores that no release has looked for are lost too.
+            // Stores that no release has looked for are lost too, and those of which nobody will say any more that they
+            // have arrived.
+            self.doubt_delivered();
             let _ = self.harvest(self.all(), Heat::Ignore);
             all.append(&mut self.unreleased(most));
             all.sort_unstable();

@@ -21,6 +21,7 @@ pub mod mapping;
 pub mod options;
 pub mod pages;
 pub mod poison;
+mod pushes;
 pub mod region;
 pub mod selftest;
 pub mod tracker;

@@ -88,11 +88,10 @@ impl Region {
             let failed = self.keeper.failed();
             let (_, status) = self.push(range, out, deadline);
             // What the keeper took out of the books is also a store before this call; should it fail, it is ours again.
-            self.keeper.wait_for_push();
+            self.keeper.pushes.wait();
             if !status.is_ok() {
                 // Nothing is fenced now, so nothing that was delivered is known to be there.
-                let _signals = SignalsBlocked::new();
-                self.unfenced.give_up(|runs| self.take_back(runs));
+                self.doubt_delivered();
                 return status;
             }
             if self.keeper.failed() == failed {
@@ -106,6 +105,12 @@ impl Region {
                 return Status::TIMED_OUT;
             }
         }
+    }
+
+    /// What was delivered and not fenced is unreleased from now on.
+    pub(super) fn doubt_delivered(&self) {
+        let _signals = SignalsBlocked::new();
+        self.unfenced.give_up(|runs| self.take_back(runs));
     }
 
     /// Starts write-back and returns: posted, not fenced.

@@ -101,7 +101,7 @@ impl Failover {
             r => return self.count(r),
         };
         let signals = SignalsBlocked::new();
-        let _one_at_a_time = self.trying.lock(&signals);
+        let Some(_one_at_a_time) = self.trying.lock_until(&signals, deadline) else { return self.count(Err(cause)) };
         if self.changes.load(SeqCst) != seen {
             // Somebody else has changed the path meanwhile.
             return self.count(on(self.active()));

@@ -3,6 +3,7 @@
 //! Rule of the house: a lock that the fault path takes is only ever held with signals blocked, because a signal
 //! handler of the application may touch an absent page while its own thread is inside one of our calls.
 
+use super::clock::Deadline;
 use super::errno::{Errno, syscall};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -84,16 +85,35 @@ impl Lock {
 
     /// Takes the lock; spins briefly, then sleeps. Its holders never block on anything but the lock order below them.
     pub fn lock<'a>(&'a self, _signals: &'a SignalsBlocked) -> LockGuard<'a> {
+        if !self.spin() {
+            while self.0.swap(CONTENDED, Ordering::Acquire) != FREE {
+                let _ = futex_wait(&self.0, CONTENDED, 100_000_000);
+            }
+        }
+        LockGuard(self)
+    }
+
+    /// Takes the lock unless it stays held until `deadline`: for locks whose holders wait for a far side.
+    pub fn lock_until<'a>(&'a self, _signals: &'a SignalsBlocked, deadline: Deadline) -> Option<LockGuard<'a>> {
+        if !self.spin() {
+            while self.0.swap(CONTENDED, Ordering::Acquire) != FREE {
+                if deadline.passed() {
+                    return None;
+                }
+                let _ = futex_wait(&self.0, CONTENDED, deadline.left_ns().min(100_000_000));
+            }
+        }
+        Some(LockGuard(self))
+    }
+
+    fn spin(&self) -> bool {
         for _ in 0..100 {
             if self.0.compare_exchange_weak(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                return LockGuard(self);
+                return true;
             }
             std::hint::spin_loop();
         }
-        while self.0.swap(CONTENDED, Ordering::Acquire) != FREE {
-            let _ = futex_wait(&self.0, CONTENDED, 100_000_000);
-        }
-        LockGuard(self)
+        false
     }
 }
 
@@ -105,5 +125,22 @@ impl Drop for LockGuard<'_> {
         if self.0.0.swap(FREE, Ordering::Release) == CONTENDED {
             futex_wake(&self.0.0, 1);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_held_lock_is_given_up_at_the_deadline_and_taken_when_free() {
+        let (lock, signals) = (Lock::new(), SignalsBlocked::new());
+        let held = lock.lock(&signals);
+        let end = Deadline::in_ms(20);
+        assert!(lock.lock_until(&signals, end).is_none());
+        assert!(end.passed());
+        drop(held);
+        assert!(lock.lock_until(&signals, end).is_some(), "free: the deadline does not matter");
+        assert!(lock.lock_until(&signals, Deadline::in_ms(0)).is_some(), "given back by the guard");
     }
 }

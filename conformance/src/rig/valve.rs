@@ -5,7 +5,7 @@ use smc_engine::base::{Error, HomeOff, Status};
 use smc_engine::link::{Access, AtomicOp, Health, Link, Opened, RegionInfo, RegionKey, Registration, Ticket, WriteOp};
 use smc_engine::sys::clock::{Deadline, nap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst};
 
 /// The link. Everything that is not stopped goes to the inner one.
 pub struct Valve {
@@ -16,6 +16,8 @@ pub struct Valve {
     post_delay_ns: AtomicU64,
     fence_delay_ns: AtomicU64,
     fetch_delay_ns: AtomicU64,
+    /// The region that was opened last.
+    opened: AtomicU32,
     /// Operations let through.
     pub passed: AtomicU64,
 }
@@ -32,6 +34,7 @@ impl Valve {
             post_delay_ns: zero(),
             fence_delay_ns: zero(),
             fetch_delay_ns: zero(),
+            opened: AtomicU32::new(0),
             passed: zero(),
         }
     }
@@ -39,6 +42,11 @@ impl Valve {
     /// From now on every operation answers `status`; `OK` opens the valve.
     pub fn set(&self, status: Status) {
         self.status.store(status.0, SeqCst);
+    }
+
+    /// The link is up for the region that was opened last.
+    pub fn is_up(&self) -> bool {
+        self.health(RegionKey(self.opened.load(SeqCst))) == Health::Up
     }
 
     /// The next `n` posts fail after their delay; half of each has happened.
@@ -92,7 +100,9 @@ impl Link for Valve {
     }
 
     fn open(&self, name: &str, want: Access, deadline: Deadline) -> Result<Opened, Error> {
-        self.inner.open(name, want, deadline)
+        let opened = self.inner.open(name, want, deadline)?;
+        self.opened.store(opened.key.0, SeqCst);
+        Ok(opened)
     }
 
     fn close(&self, key: RegionKey) {

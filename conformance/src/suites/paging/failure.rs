@@ -20,6 +20,7 @@ cases!(CASES, "failure",
     poison_heals_by_itself: Quick, 60;
     lost_stores_are_named: Quick, 60;
     revoked_stores_are_named: Quick, 60;
+    flushed_stores_are_named: Quick, 60;
     sigbus_marks_go: Normal, 60;
     sigbus_needs_no_memory: Quick, 60;
 );
@@ -259,6 +260,30 @@ fn revoked_stores_are_named(b: &Bench) {
         assert_eq!(by_policy(p, r.region.lost(100)), [want[0], more], "{}", r.tag);
         assert!(r.home.bytes(0, 64 * PAGE) == before, "{}: something was written", r.tag);
         assert!(start.elapsed() < Duration::from_secs(4), "{}: it took {:?}", r.tag, start.elapsed());
+    }
+}
+
+/// The home goes between a flush and the fence that would say that it has arrived: nobody will know, so it is named.
+fn flushed_stores_are_named(b: &Bench) {
+    for p in POLICIES {
+        for home in homes(8) {
+            let (r, valve) = valved(b, home, policy(p));
+            r.store8(2 * PAGE + 64, 9);
+            assert_eq!(r.region.flush(0, 0), Status::OK, "{}", r.tag);
+            assert_eq!(r.region.lost(10), [], "{}: the home is there", r.tag);
+            valve.set(Status::PEER_DEAD);
+            let at = 2 * PAGE as u64;
+            let want = match p {
+                Policy::Byte => (at + 64, at + 65),
+                Policy::Line => (at + 64, at + 128),
+                Policy::Page => (at, at + PAGE as u64),
+            };
+            assert_eq!(by_policy(p, r.region.lost(10)), [want], "{}", r.tag);
+            // It was found out that the home is there after all.
+            valve.set(Status::OK);
+            r.release();
+            assert_eq!((r.region.lost(10), r.region.unreleased(10)), (vec![], vec![]), "{}", r.tag);
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::sim::run::Plan as Program;
 use smc_engine::base::{PAGE, Status, config::Backend};
 use smc_engine::core::options::{MapOptions, OnError, Through};
 use smc_engine::link::faulty::Plan;
-use smc_engine::link::{AtomicOp, Health};
+use smc_engine::link::AtomicOp;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -170,9 +170,9 @@ impl World {
             self.rig.home.restart(1);
         }
         self.set(Status::OK);
-        // Who is not there cannot be revoked.
+        // Who is not there cannot be revoked: every path must be.
         let start = Instant::now();
-        while self.rig.region.link().health(self.rig.region.key()) != Health::Up {
+        while !self.valves.iter().all(|v| v.is_up()) {
             assert!(start.elapsed() < Duration::from_secs(10), "the exporter is not found again");
             std::thread::sleep(Duration::from_millis(1));
         }

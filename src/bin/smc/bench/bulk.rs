@@ -2,10 +2,9 @@
 
 use super::Plan;
 use super::report::{Report, Samples, Target};
-use super::rig::{Home, buffer, fill, policy, put, time};
+use super::rig::{Home, buffer, fill, huge_buffer, policy, put, time};
 use smc_engine::base::Result;
 use smc_engine::core::options::Policy;
-use smc_engine::sys::mem;
 
 const LEN: usize = 4 << 20;
 /// Rounds whose pages are not hot yet; reported beside the rest.
@@ -35,13 +34,11 @@ fn one(plan: &Plan, report: &mut Report, home: &Home, tag: &str, pol: Policy, ta
     rig.touch_all();
     let key = home.open()?;
     let small = buffer(LEN)?;
-    let huge = buffer(LEN * 2)?;
-    let _ = huge.advise(0, huge.len(), mem::HUGEPAGE);
+    let huge = huge_buffer(LEN)?;
     let (mut ours, mut base, mut base_huge) = (Vec::new(), Vec::new(), Vec::new());
     let bw = |ns: f64| LEN as f64 / ns * 1e9;
     for round in 0..rounds {
         let byte = round as u8;
-        let aligned = huge.ptr().wrapping_add(huge.ptr().align_offset(2 << 20));
         base.push(bw(time(|| {
             fill(small.ptr(), byte, LEN);
             put(&*home.link, key, 0, small.ptr(), LEN)
@@ -51,8 +48,8 @@ fn one(plan: &Plan, report: &mut Report, home: &Home, tag: &str, pol: Policy, ta
             rig.release()
         })));
         base_huge.push(bw(time(|| {
-            fill(aligned, byte, LEN);
-            put(&*home.link, key, 0, aligned, LEN)
+            fill(huge.ptr(), byte, LEN);
+            put(&*home.link, key, 0, huge.ptr(), LEN)
         })));
     }
     let late = |v: &[f64]| Samples::new(v.iter().copied().skip(FIRST).collect());

@@ -159,7 +159,11 @@ impl Report {
         };
         self.targets += usize::from(f.target.is_some());
         if !met {
-            self.missed.push(format!("{name}: ratio {ratio:.3}, target {}", f.target.as_deref().unwrap_or("")));
+            let seen = match target {
+                Target::AtMostMore(_) => format!("{:+.3} {unit}", value - baseline),
+                _ => format!("ratio {ratio:.3}"),
+            };
+            self.missed.push(format!("{name}: {seen}, target {}", f.target.as_deref().unwrap_or("")));
         }
         self.print(&f, met);
     }
