@@ -4,6 +4,7 @@
 //! the library's memory: a Vec inside a hook would come back to the hook.
 
 use libc::c_void;
+use smc_engine::sys::reserve::Reserved;
 use std::alloc::{GlobalAlloc, Layout};
 
 unsafe extern "C" {
@@ -72,4 +73,4 @@ unsafe impl GlobalAlloc for LibcHeap {
 }
 
 #[global_allocator]
-static HEAP: LibcHeap = LibcHeap;
+static HEAP: Reserved<LibcHeap> = Reserved::new(LibcHeap);

@@ -26,6 +26,7 @@ use crate::base::{Error, HomeOff, Result, Status};
 use crate::link::{Link, MemoryKind, Opened, RegionKey, Registration};
 use crate::sys::clock::Deadline;
 use crate::sys::mem::{self, Mapping};
+use crate::sys::reserve;
 use crate::sys::sync::{Lock, SignalsBlocked};
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -90,6 +91,7 @@ impl Region {
         let Parts { link, opened, opts, backend } = parts;
         let name = opened.info.name;
         let attempt = format!("map region \"{name}\"");
+        reserve::at_hand().map_err(|s| Error::of(s, &attempt))?;
         let size = usize::try_from(opened.info.len).ok().and_then(round_up_page).filter(|n| *n > 0);
         let size =
             size.ok_or_else(|| Error::new(Status::INVALID_ARGUMENT, &attempt, "its length is 0 or too large"))?;
@@ -112,7 +114,7 @@ impl Region {
         let registrations = register(&*link, if pinned { [Some(&a), t.as_ref()] } else { [None, None] })
             .map_err(|s| Error::of(s, &attempt))?;
         let region = Arc::new(Region {
-            pages: PageTable::new(size / PAGE),
+            pages: PageTable::new(size / PAGE).map_err(|s| Error::of(s, &attempt))?,
             detector: Detector::new(opts.window),
             keeper: Keeper::new(),
             differ: diff::best(),

@@ -18,6 +18,9 @@ static STRUCK: AtomicU64 = AtomicU64::new(0);
 /// What [`struck`] answers for an operation of a link.
 pub const LINK: u64 = 1 << 32;
 
+/// What [`struck`] answers for an allocation.
+pub const HEAP: u64 = 1 << 33;
+
 /// From now on `n` operations pass and the next fails; `u64::MAX - 1` only counts.
 pub fn arm(n: u64) {
     PASSED.store(0, SeqCst);
@@ -31,7 +34,7 @@ pub fn disarm() -> u64 {
     PASSED.load(SeqCst)
 }
 
-/// What failed: 0 for nothing, the number of a system call plus one, or [`LINK`].
+/// What failed: 0 for nothing, the number of a system call plus one, [`LINK`], or [`HEAP`].
 pub fn struck() -> u64 {
     STRUCK.load(SeqCst)
 }
@@ -52,6 +55,11 @@ fn strikes(what: u64) -> bool {
         STRUCK.store(what, SeqCst);
     }
     hit
+}
+
+/// Counts an allocation.
+pub(super) fn allocation_fails() -> bool {
+    strikes(HEAP)
 }
 
 /// Counts an operation of a link.

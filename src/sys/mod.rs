@@ -18,6 +18,7 @@ pub mod pagemap;
 pub mod poll;
 pub mod process;
 pub mod procfs;
+pub mod reserve;
 pub mod sigframe;
 pub mod signal;
 pub mod socket;

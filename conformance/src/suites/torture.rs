@@ -1,10 +1,8 @@
 //! Torture: one fixed program, run once for each operation that can fail, with that one failing.
 //!
-//! What can fail is every system call of the library that the kernel may refuse, and every operation of the link. Each run
-//! is a process of its own with a time limit. It must not crash, hang, or show a wrong byte; afterwards, with nothing failing
-//! any more, what was stored is at the home or was named as lost, and everything works.
-//!
-//! Rust's own allocations are not failed: it ends the process when one does.
+//! What can fail is every system call of the library that the kernel may refuse, every operation of the link, and every
+//! allocation. Each run is a process of its own with a time limit. It must not crash, hang, or show a wrong byte; afterwards,
+//! with nothing failing any more, what was stored is at the home or was named as lost, and everything works.
 
 use crate::rig::{Home, load8, store8};
 use crate::runner::{Case, Ctx, Verdict};

@@ -28,6 +28,7 @@ use crate::base::{Error, Result, Status};
 use crate::link::mgmt::message::valid_name;
 use crate::link::{Access, MemoryKind};
 use crate::sys::clock::Deadline;
+use crate::sys::reserve;
 use crate::sys::thread::{self, ForkMark, OwnThread};
 use registry::{Registry, Shared};
 use service::{Command, Service, Who};
@@ -132,6 +133,7 @@ impl Exporter {
             let e = Error::new(Status::INVALID_ARGUMENT, attempt(), "not a region name");
             return Err(e.remedy("use 1 to 200 bytes of [A-Za-z0-9._-], not starting with a dot"));
         }
+        reserve::at_hand().map_err(|s| Error::of(s, attempt()))?;
         let (reply, answer) = channel();
         self.tell(Command::Export { name: name.to_owned(), memory, options, reply }, &attempt)?;
         let shared = answer.recv_timeout(PATIENCE).unwrap_or_else(|_| Err(Error::of(Status::TIMED_OUT, attempt())))?;

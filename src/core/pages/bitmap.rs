@@ -1,5 +1,7 @@
 //! One atomic bit per page. Sequentially consistent where a bit hands over responsibility (who pushes a page).
 
+use crate::base::Status;
+use crate::sys::reserve::table;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// A fixed number of bits. Async-signal-safe after construction.
@@ -10,9 +12,9 @@ pub struct Bitmap {
 }
 
 impl Bitmap {
-    /// `bits` zeros. Allocates.
-    pub fn new(bits: usize) -> Bitmap {
-        Bitmap { words: (0..bits.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(), bits }
+    /// `bits` zeros. Allocates; NO_RESOURCES when there is no memory.
+    pub fn new(bits: usize) -> Result<Bitmap, Status> {
+        Ok(Bitmap { words: table(bits.div_ceil(64))?, bits })
     }
 
     fn word(&self, i: usize) -> Option<(&AtomicU64, u64)> {
@@ -110,7 +112,7 @@ mod tests {
         /// Against a plain Vec<bool>.
         #[test]
         fn equals_the_naive_model(bits in 1usize..300, ops in prop::collection::vec((0u8..4, 0usize..310, 0usize..310), 1..60)) {
-            let map = Bitmap::new(bits);
+            let map = Bitmap::new(bits).expect("memory");
             let mut model = vec![false; bits];
             for (op, a, b) in ops {
                 match op {

@@ -7,7 +7,9 @@
 
 use super::bitmap::Bitmap;
 use super::state::{Event, State, next};
+use crate::base::Status;
 use crate::sys::clock::Deadline;
+use crate::sys::reserve::table;
 use crate::sys::sync::{futex_wait, futex_wake};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
@@ -60,17 +62,17 @@ struct Chunk {
 }
 
 impl PageTable {
-    /// `pages` pages, all REMOTE. Allocates.
-    pub fn new(pages: usize) -> PageTable {
-        PageTable {
-            words: (0..pages).map(|_| AtomicU32::new(0)).collect(),
-            dirty: Bitmap::new(pages),
-            written: Bitmap::new(pages),
-            hot: Bitmap::new(pages),
-            marked: Bitmap::new(pages),
-            chunks: (0..pages.div_ceil(CHUNK)).map(|_| Chunk::default()).collect(),
+    /// `pages` pages, all REMOTE. Allocates; NO_RESOURCES when there is no memory.
+    pub fn new(pages: usize) -> Result<PageTable, Status> {
+        Ok(PageTable {
+            words: table(pages)?,
+            dirty: Bitmap::new(pages)?,
+            written: Bitmap::new(pages)?,
+            hot: Bitmap::new(pages)?,
+            marked: Bitmap::new(pages)?,
+            chunks: table(pages.div_ceil(CHUNK))?,
             resident: AtomicU32::new(0),
-        }
+        })
     }
 
     /// Number of pages.
@@ -265,7 +267,7 @@ mod tests {
 
     #[test]
     fn transitions_count_residents() {
-        let t = PageTable::new(1500);
+        let t = PageTable::new(1500).expect("memory");
         assert_eq!(t.next_populated(0, 1500), None);
         assert_eq!(t.begin_run(700, 701), 701);
         assert_eq!(t.apply(700, Event::BeginFetch), Err(State::Fetching));
@@ -282,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_page_is_young_once() {
-        let t = PageTable::new(1);
+        let t = PageTable::new(1).expect("memory");
         t.begin_run(0, 1);
         t.apply(0, Event::Fetched).unwrap();
         assert_eq!((t.take_young(0), t.take_young(0), t.state(0)), (true, false, State::Resident));
@@ -290,7 +292,7 @@ mod tests {
 
     #[test]
     fn waiters_are_woken() {
-        let t = std::sync::Arc::new(PageTable::new(1));
+        let t = std::sync::Arc::new(PageTable::new(1).expect("memory"));
         t.apply(0, Event::BeginFetch).unwrap();
         let waiters: Vec<_> = (0..4)
             .map(|_| {
@@ -311,7 +313,7 @@ mod tests {
 
     #[test]
     fn heat_counts_consecutive_epochs_and_keeps_the_state() {
-        let t = PageTable::new(2);
+        let t = PageTable::new(2).expect("memory");
         let epoch = |dirty: bool| {
             t.new_epoch(0, 2);
             if dirty { t.heat_up(1) } else { 0 }

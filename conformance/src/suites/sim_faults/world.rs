@@ -7,8 +7,8 @@ use crate::sim::ops::{self, Op};
 use crate::sim::run::Plan as Program;
 use smc_engine::base::{PAGE, Status, config::Backend};
 use smc_engine::core::options::{MapOptions, OnError, Through};
-use smc_engine::link::faulty::Plan;
 use smc_engine::link::AtomicOp;
+use smc_engine::link::faulty::Plan;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
