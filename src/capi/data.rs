@@ -54,8 +54,8 @@ fn release(c: Call, r: &Region, off: u64, len: u64, flags: u32) -> Result<()> {
 /// `offset` and `length` are bytes of the region (not of the view); a length of 0 means to the end. Stores beyond the range
 /// may be published too, never undone. On failure every byte that was not delivered is still dirty and goes out with the next
 /// release. `flags`: 0, or SMC_RELEASE_DEVICE: also visible to kernels already running on the exporter's accelerator; for
-/// system memory that is the same. POISONED, once: everything else was delivered, but stores since the last release went to
-/// pages that showed the error value, and are nowhere.
+/// system memory that is the same. POISONED, once for each store: everything else was delivered, but stores in the range went
+/// to pages that showed the error value, and are nowhere.
 ///
 /// Errors: INVALID_ARGUMENT, OUT_OF_RANGE, NOT_SUPPORTED, TIMED_OUT, LINK_DOWN, PEER_DEAD, REVOKED, PERMISSION, SYSTEM,
 /// FORKED. Any thread; blocks up to `wait_ms`; not in a signal handler (a handler may touch region memory meanwhile).

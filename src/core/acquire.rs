@@ -93,7 +93,7 @@ impl Region {
                 Err(s) => s,
             }
         };
-        let released = self.judge_release(released);
+        let released = self.judge_release(self.all(), released);
         if released.is_ok() { self.acquire(0, 0) } else { released }
     }
 

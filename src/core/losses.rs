@@ -9,7 +9,7 @@ use super::harvest::Heat;
 use super::pages::{Event, State};
 use super::region::Region;
 use crate::base::Status;
-use crate::base::addr::PAGE;
+use crate::base::addr::{PAGE, PageRange};
 use crate::base::config::LogLevel;
 use crate::link::Health;
 use crate::sys::clock::Deadline;
@@ -27,25 +27,70 @@ const MOST: usize = 4096;
 /// What a region has lost.
 #[derive(Default)]
 pub(super) struct Losses {
-    lost: Mutex<Vec<Range>>,
-    /// Stores went to pages that showed the error value; no release has said so yet.
-    nowhere: AtomicBool,
+    lost: Mutex<Ranges>,
+    /// Those of them that went to pages that showed the error value, and of which no release has said so yet.
+    untold: Mutex<Ranges>,
+    /// There are some.
+    any_untold: AtomicBool,
     /// The program knows: nothing is left to be written to stderr.
     said: AtomicBool,
 }
 
-impl Losses {
-    /// Called with signals blocked.
-    fn add(&self, r: Range) {
-        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = lost.partition_point(|x| x.0 < r.0);
-        lost.insert(at, r);
-        join(&mut lost, 0);
+/// Sorted ranges, a bounded number of them.
+#[derive(Default)]
+struct Ranges(Vec<Range>);
+
+impl Ranges {
+    fn add(&mut self, r: Range) {
+        let at = self.0.partition_point(|x| x.0 < r.0);
+        self.0.insert(at, r);
+        join(&mut self.0, 0);
         let mut gap = PAGE as u64;
-        while lost.len() > MOST {
-            join(&mut lost, gap);
+        while self.0.len() > MOST {
+            join(&mut self.0, gap);
             gap *= 2;
         }
+    }
+
+    /// Takes out what lies in `part`; true when there was any.
+    fn take(&mut self, part: Range) -> bool {
+        let mut found = false;
+        let list = std::mem::take(&mut self.0);
+        for (s, e) in list {
+            let inside = (s.max(part.0), e.min(part.1));
+            if inside.0 >= inside.1 {
+                self.0.push((s, e));
+                continue;
+            }
+            found = true;
+            self.0.extend([(s, inside.0), (inside.1, e)].into_iter().filter(|(s, e)| s < e));
+        }
+        found
+    }
+}
+
+/// Every lock is taken with signals blocked.
+fn locked(m: &Mutex<Ranges>) -> std::sync::MutexGuard<'_, Ranges> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Losses {
+    fn add(&self, r: Range) {
+        locked(&self.lost).add(r);
+        locked(&self.untold).add(r);
+        self.any_untold.store(true, SeqCst);
+    }
+
+    /// True, once, when stores of that range were lost.
+    fn tell(&self, part: Range) -> bool {
+        if !self.any_untold.load(SeqCst) {
+            return false;
+        }
+        let _signals = SignalsBlocked::new();
+        let mut untold = locked(&self.untold);
+        let told = untold.take(part);
+        self.any_untold.store(!untold.0.is_empty(), SeqCst);
+        told
     }
 }
 
@@ -61,10 +106,11 @@ fn join(list: &mut Vec<Range>, gap: u64) {
 }
 
 impl Region {
-    /// The result of a release that delivered everything there was to deliver is still not OK when stores went to pages
-    /// that showed the error value: POISONED, once.
-    pub(super) fn judge_release(&self, s: Status) -> Status {
-        if s.is_ok() && self.losses.nowhere.swap(false, SeqCst) { Status::POISONED } else { s }
+    /// The result of a release of `range` that delivered everything there was to deliver is still not OK when stores there
+    /// went to pages that showed the error value: POISONED, once.
+    pub(super) fn judge_release(&self, range: PageRange, s: Status) -> Status {
+        let bytes = ((range.start * PAGE) as u64, (range.end * PAGE) as u64);
+        if s.is_ok() && self.losses.tell(bytes) { Status::POISONED } else { s }
     }
 
     /// The bytes of a poisoned page are not the home's, so its stores go nowhere: they are lost, and the next release
@@ -72,7 +118,6 @@ impl Region {
     pub(super) fn forget_poisoned(&self, p: usize) {
         if self.pages.dirty.take(p) {
             self.losses.add(self.page_range(p));
-            self.losses.nowhere.store(true, SeqCst);
         }
     }
 
@@ -143,7 +188,7 @@ impl Region {
     pub fn lost(&self, most: usize) -> Vec<Range> {
         let mut all = {
             let _signals = SignalsBlocked::new();
-            self.losses.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
+            locked(&self.losses.lost).0.clone()
         };
         if matches!(self.link.health(self.key), Health::Down(_)) {
             // Stores that no release has looked for are lost too, and those of which nobody will say any more that they
@@ -207,15 +252,27 @@ mod tests {
 
     #[test]
     fn losses_join_and_stay_bounded() {
-        let l = Losses::default();
+        let mut l = Ranges::default();
         for i in 0..3 * MOST as u64 {
             l.add((i * 100, i * 100 + 10));
         }
         l.add((5, 100));
-        let lost = l.lost.lock().map(|l| l.clone()).unwrap_or_default();
-        assert!(lost.len() <= MOST && lost.windows(2).all(|w| w[0].1 < w[1].0), "{} ranges", lost.len());
-        let covered = |at: u64| lost.iter().any(|r| (r.0..r.1).contains(&at));
+        assert!(l.0.len() <= MOST && l.0.windows(2).all(|w| w[0].1 < w[1].0), "{} ranges", l.0.len());
+        let covered = |at: u64| l.0.iter().any(|r| (r.0..r.1).contains(&at));
         assert!((0..3 * MOST as u64).all(|i| covered(i * 100) && covered(i * 100 + 9)), "something lost is not named");
+    }
+
+    #[test]
+    fn a_loss_is_told_once_and_to_whoever_releases_it() {
+        let l = Losses::default();
+        l.add((0, 100));
+        l.add((200, 300));
+        assert!(!l.tell((100, 200)), "nothing was lost there");
+        assert!(l.tell((50, 60)) && !l.tell((50, 60)));
+        assert!(l.tell((0, 55)), "the part before it is not told yet");
+        assert!(l.tell((0, 100)), "nor the part behind");
+        assert!(!l.tell((0, 200)) && l.tell((0, u64::MAX)) && !l.tell((0, u64::MAX)));
+        assert_eq!(locked(&l.lost).0, [(0, 100), (200, 300)], "it stays on record");
     }
 
     #[test]

@@ -79,7 +79,7 @@ impl Region {
             return s;
         }
         let status = self.push_and_fence(range, &mut outbox, deadline);
-        self.judge_release(self.note_call(status))
+        self.judge_release(range, self.note_call(status))
     }
 
     /// What is dirty in `range` now is readable at the home when this returns OK. The caller has harvested.

@@ -4,6 +4,7 @@ use crate::cases;
 use crate::rig::{Bench, Home, Rig, load, load8, policy, store};
 use smc_engine::base::{PAGE, Status};
 use smc_engine::core::options::{MapOptions, Policy};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ cases!(CASES, "paging",
     page_in_storm: Normal, 120;
     cyclic_walk_for_long: Normal, 60;
     neighbours_come_and_go: Normal, 120;
+    unmapping_beside_eviction: Normal, 120;
 );
 
 fn stream(b: &Bench, pages: usize, threads: usize) -> f64 {
@@ -161,5 +163,71 @@ fn neighbours_come_and_go(b: &Bench) {
         println!("{} limit {limit}: slowest touch {slowest:?}", r.tag);
         // A lost wake-up is for ever, or until the region's wait of 20 s; a busy host makes others slow.
         assert!(slowest < Duration::from_secs(15), "{}: a touch took {slowest:?}", r.tag);
+    }
+}
+
+/// Pages of a window that is mapped, written and unmapped beside the evictor.
+const WINDOW: usize = 8;
+
+/// One writer's windows: every page of its part is written once, and every window is unmapped while others are written
+/// back. Answers the slowest unmapping.
+fn write_in_windows(
+    r: &Rig,
+    turn: &Mutex<()>,
+    t: usize,
+    part: usize,
+    value: u64,
+    unmapped: impl Fn(Status),
+) -> Duration {
+    let mut slowest = Duration::ZERO;
+    for first in (t * part..(t + 1) * part).step_by(WINDOW) {
+        let view = r.region.map_view(0, false, (first * PAGE) as u64, WINDOW * PAGE, true).expect("a window");
+        (0..WINDOW).for_each(|i| store(view + i * PAGE + 8, value + (first + i) as u64));
+        // One at a time: releases of one region wait for each other, and that is not what is measured.
+        let _turn = turn.lock().expect("nobody panics in it");
+        let start = Instant::now();
+        unmapped(r.region.unmap_view(view, WINDOW * PAGE));
+        slowest = slowest.max(start.elapsed());
+    }
+    slowest
+}
+
+/// The smallest local memory there is, four writers, windows that come and go: unmapping never waits for long, not with a
+/// home that takes 100 ms for a write, not with one that is dead; and nothing is lost but what is named.
+fn unmapping_beside_eviction(b: &Bench) {
+    const WRITERS: usize = 4;
+    let part = b.ctx.scale(2, 4, 32) as usize * WINDOW;
+    let pages = WRITERS * part;
+    for limit in [1, 2, 10].map(|n| n * PAGE as u64) {
+        let (home, valve) = Home::loopback(pages * PAGE, b.ctx.seed).with_valve();
+        let r = b.rig(home, MapOptions { resident_limit: limit, window: 1, wait_ms: 1500, ..policy(Policy::Byte) });
+        let turn = Mutex::new(());
+        let all = |value: u64, unmapped: &(dyn Fn(Status) + Sync)| {
+            std::thread::scope(|s| {
+                let (r, turn) = (&r, &turn);
+                let writers =
+                    (0..WRITERS).map(|t| s.spawn(move || write_in_windows(r, turn, t, part, value, unmapped)));
+                let writers: Vec<_> = writers.collect();
+                writers.into_iter().map(|w| w.join().expect("a writer")).max().unwrap_or_default()
+            })
+        };
+        let well = |s: Status| assert_eq!(s, Status::OK, "{}: unmapping", r.tag);
+        let fast = all(1000, &well);
+        valve.slow_posts(100_000_000);
+        let slow = all(2000, &well);
+        valve.slow_posts(0);
+        (0..pages).for_each(|p| r.home_is(p * PAGE + 8, 2000 + p as u64));
+        valve.set(Status::PEER_DEAD);
+        let dead = all(3000, &|s| assert!(!s.is_ok(), "{}: unmapping says OK with a dead home", r.tag));
+        // What was stored before is still at the home, and what was not delivered is named.
+        (0..pages).for_each(|p| r.home_is(p * PAGE + 8, 2000 + p as u64));
+        let named = r.region.lost(usize::MAX);
+        for at in (0..pages).map(|p| (p * PAGE + 8) as u64) {
+            assert!(named.iter().any(|(s, e)| (*s..*e).contains(&at)), "{}: the store at {at} is not named", r.tag);
+        }
+        println!("{} limit {limit}: unmapping took at most {fast:?}, {slow:?} and {dead:?}", r.tag);
+        for (what, took) in [("a good", fast), ("a slow", slow), ("a dead", dead)] {
+            assert!(took < Duration::from_secs(2), "{}: unmapping took {took:?} with {what} home", r.tag);
+        }
     }
 }
