@@ -6,6 +6,7 @@
 use super::harvest::Heat;
 use super::pages::{Event, State};
 use super::region::Region;
+use super::show::Holds;
 use super::views::View;
 use crate::base::Status;
 use crate::base::addr::PageRange;
@@ -96,7 +97,7 @@ impl Region {
             // No room within the deadline.
             Err(s) => {
                 self.pages.apply(page, Event::BeginFetch).ok()?;
-                return Some(self.fail_run(view, PageRange { start: page, end: page + 1 }, page, s));
+                return Some(self.fail_run(signals, view, PageRange { start: page, end: page + 1 }, page, s));
             }
             Ok(run) => match self.fetch_run(run, deadline) {
                 Ok(()) => {
@@ -108,7 +109,7 @@ impl Region {
                     }
                     self.detector.brought(page, run.start, self.read_ahead(run));
                 }
-                Err(s) => return Some(self.fail_run(view, run, page, s)),
+                Err(s) => return Some(self.fail_run(signals, view, run, page, s)),
             },
         }
         Some(Served::Retry)
@@ -156,7 +157,7 @@ impl Region {
                 self.note(s);
                 return Err(s);
             }
-            self.each_view(&signals, |v| _ = self.tracker.admit(v, run, true));
+            self.each_view(&signals, |v| _ = self.admit_clean(&signals, v, run, Holds::Home));
             self.finish(run);
             at = run.end;
         }
@@ -245,12 +246,12 @@ impl Region {
         if write {
             for part in [PageRange { start: run.start, end: page }, PageRange { start: page + 1, end: run.end }] {
                 if !part.is_empty() {
-                    let _ = self.tracker.admit(view, part, true);
+                    let _ = self.admit_clean(signals, view, part, Holds::Home);
                 }
             }
             self.admit_written(signals, view, this)
         } else {
-            self.tracker.admit(view, run, true)
+            self.admit_clean(signals, view, run, Holds::Home)
         }
     }
 
@@ -287,8 +288,10 @@ impl Region {
         } else {
             // Under the lock: a harvest between the question and the answer would leave the page writable and unmarked.
             let _guard = self.harvest.lock(signals);
-            let clean = !self.pages.written.get(page);
-            self.tracker.admit(view, this, clean)
+            match self.pages.written.get(page) {
+                true => self.tracker.admit(view, this, false),
+                false => self.admit_and_look(view, this, Holds::Home),
+            }
         };
         let _ = self.pages.apply(page, Event::Unlock);
         Some(if shown == Err(Errno::NOMEM) { Served::Bus } else { Served::Retry })

@@ -228,9 +228,11 @@ impl Region {
     }
 }
 
+/// True when byte `i` of a page is not its twin's.
+///
 /// # Safety
 /// Both pointers are valid for `i + 1` bytes.
-unsafe fn differ(a: *mut u8, t: *mut u8, i: usize) -> bool {
+pub(super) unsafe fn differ(a: *mut u8, t: *mut u8, i: usize) -> bool {
     // SAFETY: as the caller vouches.
     let own = unsafe { a.wrapping_add(i).read_volatile() };
     // SAFETY: as above.

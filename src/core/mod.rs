@@ -24,6 +24,7 @@ pub mod poison;
 mod pushes;
 pub mod region;
 pub mod selftest;
+mod show;
 pub mod tracker;
 pub mod transfer;
 pub mod unsent;

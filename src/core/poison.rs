@@ -8,6 +8,7 @@ use super::fault::Served;
 use super::harvest::Heat;
 use super::pages::{Event, State};
 use super::region::Region;
+use super::show::Holds;
 use super::views::View;
 use crate::base::Status;
 use crate::base::addr::{PAGE, PageRange};
@@ -28,7 +29,7 @@ impl Region {
         let this = PageRange { start: page, end: page + 1 };
         let mut shown = Event::FetchFailed;
         let served = if self.errors_are_sigbus() {
-            if self.raise(view, page) {
+            if self.raise(signals, view, page) {
                 shown = Event::FetchRefused;
             }
             Served::Bus
@@ -37,7 +38,7 @@ impl Region {
             let _ = self.tracker.unprotect(view, this);
             Served::Retry
         } else {
-            let _ = self.tracker.admit(view, this, true);
+            let _ = self.admit_clean(signals, view, this, Holds::ErrorValue);
             Served::Retry
         };
         let _ = self.pages.apply(page, shown);
@@ -45,12 +46,19 @@ impl Region {
     }
 
     /// The fetch failed for good: the page shows the error value or the access fails; its neighbours are as before.
-    pub(super) fn fail_run(&self, view: &View, run: PageRange, page: usize, why: Status) -> Served {
+    pub(super) fn fail_run(
+        &self,
+        signals: &SignalsBlocked,
+        view: &View,
+        run: PageRange,
+        page: usize,
+        why: Status,
+    ) -> Served {
         self.note_failed(why);
         self.abandon(PageRange { start: run.start, end: page });
         self.abandon(PageRange { start: page + 1, end: run.end });
         if self.errors_are_sigbus() {
-            let empty = self.raise(view, page);
+            let empty = self.raise(signals, view, page);
             if empty {
                 self.give_back(PageRange { start: page, end: page + 1 });
             }
@@ -59,7 +67,7 @@ impl Region {
             return Served::Bus;
         }
         self.fill_error_value(page);
-        let _ = self.tracker.admit(view, PageRange { start: page, end: page + 1 }, true);
+        let _ = self.admit_clean(signals, view, PageRange { start: page, end: page + 1 }, Holds::ErrorValue);
         let _ = self.pages.apply(page, Event::FetchFailed);
         Served::Retry
     }
@@ -72,7 +80,7 @@ impl Region {
 
     /// SIGBUS for the toucher of a page that this thread holds: by the kernel where a thread serves, by the handler's chain
     /// elsewhere. True when the kernel's mark does it, so that the page needs no memory.
-    fn raise(&self, view: &View, page: usize) -> bool {
+    fn raise(&self, signals: &SignalsBlocked, view: &View, page: usize) -> bool {
         let this = PageRange { start: page, end: page + 1 };
         if !self.has_fault_thread() {
             return false;
@@ -82,7 +90,7 @@ impl Region {
             return true;
         }
         self.fill_error_value(page);
-        let _ = self.tracker.admit(view, this, true);
+        let _ = self.admit_clean(signals, view, this, Holds::ErrorValue);
         false
     }
 

@@ -99,7 +99,10 @@ impl Region {
             .map_err(|why| Error::new(Status::NO_BACKEND, &attempt, why).remedy("run `smc doctor`"))?;
         // Where a store marks more than its page, the twin tells which pages the program really wrote: sending the others
         // whole would undo what their own writers did.
-        let twin = opts.policy != Policy::Page || opts.through == Through::Exact || tracker.granule() > 1;
+        let twin = opts.policy != Policy::Page
+            || opts.through == Through::Exact
+            || tracker.granule() > 1
+            || tracker.protects_late();
         let budget = budget_pages(size, opts.resident_limit, twin, opts.page_unit.max(tracker.granule() * PAGE) / PAGE);
         let pinned = budget == usize::MAX;
         let file = mem::memfd(c"smc-region", size as u64).map_err(system(&attempt))?;

@@ -43,6 +43,8 @@ pub struct Tracker {
     pub tracking: Tracking,
     uffd: Option<Uffd>,
     pagemap: Option<Pagemap>,
+    /// A page is protected a moment after it is shown; see [`Tracker::protects_late`].
+    late: bool,
 }
 
 /// Pages whose protection changes together under mprotect: 64 KiB keeps the number of VMAs within the kernel's limit.
@@ -66,7 +68,20 @@ impl Tracker {
         if under_valgrind() {
             return Err("valgrind takes the touch of an absent page for an error, and runs one thread at a time".into());
         }
-        let uffd = if backend == Backend::Mprotect { None } else { Some(Uffd::open(features)?) };
+        let uffd = match backend {
+            Backend::Mprotect => None,
+            // Before Linux 6.4.
+            Backend::Sync => Some(
+                Uffd::open(features)
+                    .or_else(|why| Uffd::open(features & !uffd::FEATURE_WP_UNPOPULATED).map_err(|_| why))?,
+            ),
+            _ => Some(Uffd::open(features)?),
+        };
+        let late = uffd.as_ref().is_some_and(|u| !u.has(uffd::FEATURE_WP_UNPOPULATED));
+        if late && each_store {
+            // A store in that moment would not be seen by itself.
+            return Tracker::new(Backend::Mprotect, each_store);
+        }
         if backend == Backend::Thread && !uffd.as_ref().is_some_and(Uffd::is_full) {
             return Err("only user-mode faults are permitted here: system calls on region pages would fail".into());
         }
@@ -74,7 +89,7 @@ impl Tracker {
             Tracking::Async => Some(Pagemap::open().map_err(|e| format!("/proc/self/pagemap: {e}"))?),
             Tracking::Fault => None,
         };
-        Ok(Tracker { backend, delivery, tracking, uffd, pagemap })
+        Ok(Tracker { backend, delivery, tracking, uffd, pagemap, late })
     }
 
     /// Protection a new view is mapped with.
@@ -89,6 +104,12 @@ impl Tracker {
     /// Pages whose protection changes together.
     pub fn granule(&self) -> usize {
         if self.uffd.is_some() { 1 } else { MPROTECT_GRANULE }
+    }
+
+    /// The kernel cannot show a page write-protected (Linux 5.19 to 6.3): [`Tracker::admit`] shows it and protects it then.
+    /// The caller finds out what was stored in between, with the harvest lock held all the while.
+    pub fn protects_late(&self) -> bool {
+        self.late
     }
 
     /// The userfaultfd, for the thread that reads it.
@@ -112,7 +133,8 @@ impl Tracker {
         let Some(u) = &self.uffd else { return Ok(()) };
         // SAFETY: the caller promises a fresh mapping of the memory file.
         unsafe { u.register(start, len) }?;
-        u.write_protect(start, len, true)
+        // Where a page is protected after it is shown, a mark from before would be lost anyway.
+        if self.late { Ok(()) } else { u.write_protect(start, len, true) }
     }
 
     /// Shows pages of a view. `clean` pages fault or are noted at the first store; for the others the caller has said
@@ -120,6 +142,7 @@ impl Tracker {
     pub fn admit(&self, view: &View, range: PageRange, clean: bool) -> Result<(), Errno> {
         let Some((addr, len)) = view.clip(range) else { return Ok(()) };
         match &self.uffd {
+            Some(u) if clean && self.late => u.admit(addr, len, false).and_then(|()| u.write_protect(addr, len, true)),
             Some(u) => u.admit(addr, len, clean),
             None => protect(addr, len, if clean || !view.write { mem::READ } else { mem::RW }),
         }
