@@ -47,7 +47,7 @@ fn nothing_missing_goes_on() {
 
 #[test]
 fn help_and_wrong_use() {
-    for name in ["conformance/test", "conformance/install"] {
+    for name in ["conformance/test", "conformance/install", "conformance/guest/run", "conformance/guest/kernel"] {
         let help = script(name, &["--help"]);
         assert!(help.status.success() && said(&help).contains("Usage:") && said(&help).contains("Examples:"), "{name}");
         assert_eq!(script(name, &["--no-such-option"]).status.code(), Some(2), "{name}");
