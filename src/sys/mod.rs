@@ -4,6 +4,7 @@
 //! replace), returns an [`Errno`] instead of touching `errno`, and does not allocate unless its text says so.
 //! Functions that may be called in a signal handler say "async-signal-safe".
 
+pub mod channel;
 pub mod clock;
 pub mod dl;
 pub mod errno;
@@ -18,6 +19,7 @@ pub mod pagemap;
 pub mod poll;
 pub mod process;
 pub mod procfs;
+pub mod pthread;
 pub mod sigframe;
 pub mod signal;
 pub mod socket;

@@ -25,6 +25,12 @@ pub fn futex_wake(word: &AtomicU32, n: u32) {
     let _ = unsafe { syscall(libc::SYS_futex, [word.as_ptr() as usize, op as usize, n as usize, 0, 0, 0]) };
 }
 
+/// Lets another thread run. Async-signal-safe.
+pub fn yield_now() {
+    // SAFETY: takes nothing and changes nothing.
+    let _ = unsafe { syscall(libc::SYS_sched_yield, [0; 6]) };
+}
+
 /// All signals blocked in this thread until dropped; the previous mask then returns. Async-signal-safe.
 pub struct SignalsBlocked {
     old: Option<u64>,

@@ -27,11 +27,11 @@ mod service;
 use crate::base::{Error, Result, Status};
 use crate::link::mgmt::message::valid_name;
 use crate::link::{Access, MemoryKind};
+use crate::sys::channel::{Sender, channel};
 use crate::sys::clock::Deadline;
 use crate::sys::thread::{self, ForkMark, OwnThread};
 use registry::{Registry, Shared};
 use service::{Command, Service, Who};
-use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -134,7 +134,7 @@ impl Exporter {
         }
         let (reply, answer) = channel();
         self.tell(Command::Export { name: name.to_owned(), memory, options, reply }, &attempt)?;
-        let shared = answer.recv_timeout(PATIENCE).unwrap_or_else(|_| Err(Error::of(Status::TIMED_OUT, attempt())))?;
+        let shared = answer.wait(PATIENCE).unwrap_or_else(|| Err(Error::of(Status::TIMED_OUT, attempt())))?;
         Ok(Export { shared, exporter: EXPORTER.get().unwrap_or(self).registry.clone() })
     }
 
@@ -227,7 +227,7 @@ impl Export {
         let (reply, answer) = channel();
         let id = self.shared.id;
         Exporter::get()?.tell(Command::Revoke { id, who, reason: reason.to_owned(), quiesced, reply }, &attempt)?;
-        answer.recv_timeout(PATIENCE).unwrap_or_else(|_| Err(Error::of(Status::TIMED_OUT, attempt())))
+        answer.wait(PATIENCE).unwrap_or_else(|| Err(Error::of(Status::TIMED_OUT, attempt())))
     }
 
     /// Waits until no client has it open; `TIMED_OUT` at the deadline.
@@ -243,7 +243,7 @@ impl Drop for Export {
         let attempt = || format!("unexport \"{}\"", self.shared.name);
         if exporter.tell(Command::Unexport { id: self.shared.id, reply }, &attempt).is_ok() {
             // The caller may reuse or unmap the memory when we return.
-            let _ = answer.recv_timeout(PATIENCE);
+            let _ = answer.wait(PATIENCE);
         }
         self.exporter.remove(&self.shared);
     }

@@ -11,13 +11,13 @@ use crate::link::embedded::control::GATE_ENDED;
 use crate::link::embedded::names::address;
 use crate::link::mgmt::message::MAX_NAMES;
 use crate::link::mgmt::{self, Message, RegionDesc};
+use crate::sys::channel::{Receiver, Sender};
 use crate::sys::clock::now;
 use crate::sys::poll::{PollFd, poll};
 use crate::sys::thread::Wake;
 use crate::sys::{Errno, process, socket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
 
 /// Whom to revoke.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -131,7 +131,7 @@ impl Service {
     }
 
     fn commands(&mut self) {
-        while let Ok(c) = self.rx.try_recv() {
+        while let Some(c) = self.rx.try_next() {
             match c {
                 Command::Export { name, memory, options, reply } => {
                     let _ = reply.send(self.export(name, memory, options));

@@ -6,10 +6,10 @@ use super::slots::{SLOTS, Table};
 use crate::base::{Error, Status};
 use crate::link::mgmt::message::valid_name;
 use crate::link::{Access, Opened, RegionInfo, RegionKey};
+use crate::sys::channel::{Receiver, Sender, channel};
 use crate::sys::clock::{Deadline, now};
 use crate::sys::poll::{PollFd, poll};
 use crate::sys::thread::{self, OwnThread, Wake};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ impl Manager {
         self.tell(Command::Start(Session::new(names::address(name), purpose, deadline)), attempt)?;
         // The thread keeps the deadline; the slack only guards against its death.
         let wait = Duration::from_nanos(deadline.left_ns()) + Duration::from_secs(2);
-        answer.recv_timeout(wait).unwrap_or_else(|_| Err(Error::of(Status::TIMED_OUT, attempt())))
+        answer.wait(wait).unwrap_or_else(|| Err(Error::of(Status::TIMED_OUT, attempt())))
     }
 
     pub fn list(&self, deadline: Deadline) -> Result<Vec<RegionInfo>, Error> {
@@ -72,7 +72,7 @@ impl Manager {
         }
         drop(reply);
         // Every session answers, at the latest when its deadline passes, and then drops its end.
-        let mut all: Vec<RegionInfo> = answers.iter().flatten().collect();
+        let mut all: Vec<RegionInfo> = answers.until_the_end().flatten().collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all.dedup_by(|a, b| a.name == b.name);
         Ok(all)
@@ -177,7 +177,7 @@ impl Loop {
     }
 
     fn commands(&mut self) {
-        while let Ok(c) = self.rx.try_recv() {
+        while let Some(c) = self.rx.try_next() {
             match c {
                 Command::Start(s) => self.sessions.push(s),
                 Command::Close(key) => {
