@@ -116,8 +116,7 @@ static EXPORTER: OnceLock<Exporter> = OnceLock::new();
 impl Exporter {
     /// This process's exporter. Starts nothing. `FORKED` in a fork child of a process that had one.
     pub fn get() -> Result<&'static Exporter> {
-        let make =
-            || Exporter { registry: Arc::new(Registry::new()), mark: ForkMark::new(), service: Mutex::new(None) };
+        let make = || Exporter { registry: Arc::default(), mark: ForkMark::new(), service: Mutex::new(None) };
         let e = EXPORTER.get_or_init(make);
         if e.mark.in_child() { Err(Error::of(Status::FORKED, "use the exporter")) } else { Ok(e) }
     }
