@@ -28,6 +28,14 @@ const NOT_TRIED: &[&str] = &[
     "dlvsym",
     "dlopen",
     "dlmopen",
+    "setuid",
+    "setreuid",
+    "setresuid",
+    "setgid",
+    "setregid",
+    "setresgid",
+    "setgroups",
+    "initgroups",
 ];
 
 /// Some libc of those supported lacks these.

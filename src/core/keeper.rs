@@ -18,7 +18,6 @@ use crate::sys::clock::{self, nap};
 use crate::sys::errno::Errno;
 use crate::sys::event::EventFd;
 use crate::sys::process::{private_descriptors, say_aside};
-use crate::sys::pthread::Pthread;
 use crate::sys::sync::{SignalsBlocked, futex_wait, futex_wake};
 use crate::sys::thread;
 use std::os::fd::AsRawFd;
@@ -48,7 +47,7 @@ pub struct Keeper {
     event: Mutex<Option<std::sync::Arc<EventFd>>>,
     stop_event: Mutex<Option<std::sync::Arc<EventFd>>>,
     handler: Mutex<Option<StatusHandler>>,
-    threads: Mutex<Vec<Pthread>>,
+    threads: Mutex<Vec<thread::Started>>,
     wanted: Mutex<Vec<(usize, usize)>>,
     /// Page from which to read ahead, plus one; 0 = nothing asked. The last asker wins: a hint may get lost.
     ahead: AtomicUsize,

@@ -9,6 +9,7 @@ pub mod clock;
 pub mod dl;
 pub mod errno;
 pub mod event;
+pub mod follow;
 pub mod freeze;
 pub mod identity;
 #[cfg(feature = "inject")]

@@ -39,7 +39,15 @@ pub struct SignalsBlocked {
 impl SignalsBlocked {
     /// Blocks every signal that can be blocked.
     pub fn new() -> SignalsBlocked {
-        let all = u64::MAX;
+        SignalsBlocked::mask(u64::MAX)
+    }
+
+    /// The same but for signal number `open`.
+    pub fn but(open: i32) -> SignalsBlocked {
+        SignalsBlocked::mask(!(1 << (open - 1)))
+    }
+
+    fn mask(all: u64) -> SignalsBlocked {
         let mut old = 0u64;
         // SAFETY: both words are valid for the call; the kernel's sigset is 8 bytes on x86-64.
         let _ = unsafe {

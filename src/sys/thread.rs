@@ -2,10 +2,11 @@
 //!
 //! An own thread has every signal of the application blocked and a descriptor table of its own: the application's `close_range` cannot
 //! blind it, its sockets are not inherited by fork children (which would keep a dead exporter's connections open), and
-//! it holds none of the application's descriptors open.
+//! it holds none of the application's descriptors open. It follows the application when that changes its user ([`follow`]).
 
 use super::channel::channel;
 use super::errno::{Errno, retry, syscall};
+use super::follow;
 use super::mem::{Mapping, RW};
 use super::poll;
 use super::process;
@@ -36,7 +37,7 @@ pub fn is_own() -> bool {
 pub struct OwnThread {
     pid: usize,
     tid: usize,
-    join: Pthread,
+    thread: Started,
 }
 
 /// The thread's end: a descriptor in its own table that becomes readable on [`OwnThread::wake`].
@@ -64,7 +65,23 @@ impl OwnThread {
 
     /// Waits until it has ended.
     pub fn join(self) {
-        self.join.join();
+        self.thread.join();
+    }
+}
+
+/// A running own thread. Dropping it lets the thread go on by itself.
+#[derive(Debug)]
+pub struct Started {
+    thread: Pthread,
+    place: follow::Place,
+}
+
+impl Started {
+    /// Waits until it has ended.
+    pub fn join(self) {
+        self.thread.join();
+        // Only now: until its end the thread follows.
+        drop(self.place);
     }
 }
 
@@ -86,20 +103,24 @@ pub fn spawn(name: &str, body: impl FnOnce(Wake) + Send + 'static) -> Result<Own
             }
         }
     };
-    let join = start(name, run)?;
+    let thread = start(name, run)?;
     let tid = rx.until_the_end().next().unwrap_or(Err(Errno(libc::EIO)))?;
-    Ok(OwnThread { pid: process::pid() as usize, tid, join })
+    Ok(OwnThread { pid: process::pid() as usize, tid, thread })
 }
 
 /// Starts an own thread that shares the program's descriptors until it leaves them.
-pub fn start(name: &str, body: impl FnOnce() + Send + 'static) -> Result<Pthread, Errno> {
+pub fn start(name: &str, body: impl FnOnce() + Send + 'static) -> Result<Started, Errno> {
     // The new thread inherits the mask: no signal of the program ever runs on it.
     let _signals = SignalsBlocked::new();
-    Pthread::start(name, STACK, move || {
+    let place = follow::Place::take();
+    let number = place.number();
+    let thread = Pthread::start(name, STACK, move || {
         OWN.set(true);
+        follow::enter(number);
         block_signals();
         body();
-    })
+    })?;
+    Ok(Started { thread, place })
 }
 
 /// Blocks all signals but the two that the C library sends to its own threads: `setuid` in the application waits until
