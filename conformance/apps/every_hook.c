@@ -5,15 +5,19 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/xattr.h>
 #include <unistd.h>
+
+int capset(void *header, const void *sets);
 
 #define CHECK(c) do { if (!(c)) { fprintf(stderr, "%s:%d: %s (errno %d, %s)\n", __FILE__, __LINE__, #c, errno, strerror(errno)); exit(1); } } while (0)
 
@@ -78,6 +82,20 @@ static void moves(int fd) {
     CHECK(read(pair[1], got, 8) == 5 && memcmp(got, text, 5) == 0 && munmap(view, 4096) == 0);
 }
 
+/* Changes to what is there already. Who is not root may not name groups. */
+static void users(void) {
+    gid_t groups[64];
+    int n = getgroups(64, groups), root = geteuid() == 0;
+    CHECK(n >= 0 && setuid(getuid()) == 0 && seteuid(geteuid()) == 0 && setreuid(-1, geteuid()) == 0);
+    CHECK(setresuid(-1, geteuid(), -1) == 0 && setgid(getgid()) == 0 && setegid(getegid()) == 0);
+    CHECK(setregid(-1, getegid()) == 0 && setresgid(-1, getegid(), -1) == 0);
+    int named = initgroups("root", getgid());
+    CHECK(root ? named == 0 : named == -1 && errno == EPERM);
+    CHECK(setgroups(n, groups) == (root ? 0 : -1));
+    unsigned header[2] = { 0x20080522, 0 }, sets[6];
+    CHECK(syscall(SYS_capget, header, sets) == 0 && capset((void *)header, (void *)sets) == 0);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 3);
     path = argv[1];
@@ -87,6 +105,7 @@ int main(int argc, char **argv) {
     CHECK(fd >= 0);
     looks(fd);
     moves(fd);
+    users();
     void *libc = dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD);
     CHECK(libc && dlsym(libc, "open") == dlsym(RTLD_DEFAULT, "open") && dlclose(libc) == 0);
     CHECK((libc = dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD)) && dlvsym(libc, "open", "GLIBC_2.2.5") != NULL);

@@ -28,6 +28,14 @@ const NOT_TRIED: &[&str] = &[
     "dlvsym",
     "dlopen",
     "dlmopen",
+    "setuid",
+    "setreuid",
+    "setresuid",
+    "setgid",
+    "setregid",
+    "setresgid",
+    "setgroups",
+    "initgroups",
 ];
 
 /// Some libc of those supported lacks these.
@@ -184,7 +192,7 @@ fn explain_tells_what_works() {
         (&v["published"], &v["hooks"]["present"], &v["hooks"]["unlisted"]),
         (&true.into(), &true.into(), &0.into())
     );
-    for f in ["paths", "files", "maps", "buffers", "stdio", "heap", "loader"] {
+    for f in ["paths", "files", "maps", "buffers", "stdio", "heap", "loader", "users"] {
         let f = family(&v, f);
         let gone = f["not_covered"].as_array().expect("a list");
         assert!(gone.iter().all(|h| h["why"] == "absent in this libc"), "{f}");

@@ -2,7 +2,8 @@
 
 mod preload_support;
 
-use preload_support::{app, installed, library, limited, output, root, target, text};
+use preload_support::exporter::{Exporter, good};
+use preload_support::{app, installed, library, limited, output, preloaded, root, target, text};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -251,4 +252,79 @@ fn loads_beside_an_old_driver_library() {
         "import ctypes; c = ctypes.CDLL('libcuda.so.1', mode=2); print(c.cuInit(7), hasattr(c, 'cuMemAllocAsync'))";
     let env = [("LD_LIBRARY_PATH", utf8(&dir)), ("LD_BIND_NOW", "1")];
     assert_eq!(preloaded_ok(&["python3", "-c", ask], &env), "107 False\n");
+}
+
+/// Children are made while eight threads hold the locks of hooks, heap and region; no child hangs, nor a handler.
+#[test]
+fn no_child_of_a_busy_program_hangs() {
+    let program = app("fork_storm", &[]);
+    let Some(e) = Exporter::start() else { return };
+    for backend in ["thread", "sigbus"] {
+        for (how, forks) in [("fork", "150"), ("vfork", "250"), ("spawn", "250"), ("signals", "0")] {
+            let mut c = preloaded(utf8(&program), &[&e.path(), how, forks]);
+            // Each child asks for the region and is told that it is the parent's.
+            c.env("LIBSMC_FAULT", backend).env("LIBSMC_LOG", "off");
+            assert_eq!(good(c), "storm over\n", "{backend} {how}");
+        }
+    }
+}
+
+/// Libraries have used up the room for thread-local memory at fixed distances before ours is opened.
+#[test]
+fn opens_late_beside_many_libraries_with_thread_local_memory() {
+    let dir = fresh_dir("late-open");
+    let (program, first) = (dir.join("late_open"), dir.join("0.so"));
+    compiled("cc", "late_open.c", &program, &[]);
+    compiled("cc", "late_open.c", &first, &["-DOTHER", "-shared", "-fPIC"]);
+    let mut libraries = vec![utf8(&library()).to_owned(), utf8(&first).to_owned()];
+    for n in 1..200 {
+        let copy = dir.join(format!("{n}.so"));
+        std::fs::copy(&first, &copy).expect("copy the library");
+        libraries.push(utf8(&copy).to_owned());
+    }
+    let opened = |libraries: &[String]| {
+        let args: Vec<&str> = libraries.iter().map(String::as_str).collect();
+        let out = output(limited(utf8(&program), &args));
+        assert!(out.status.success(), "{}: {}", out.status, text(&out.stderr));
+        let said = text(&out.stdout);
+        said.split(' ').next().and_then(|n| n.parse::<usize>().ok()).expect("a number")
+    };
+    // Twenty fit; with all of them nothing is left, and ours still comes in.
+    assert_eq!(opened(&libraries[..21]), 20);
+    let room = opened(&libraries);
+    assert!((20..200).contains(&room), "{room} libraries opened: the room was never used up");
+}
+
+#[test]
+fn loads_beside_others_with_thread_local_memory_and_under_an_auditor() {
+    let beside: Vec<PathBuf> = ["libgomp.so.1", ALLOCATORS[0]].into_iter().filter_map(shared_library).collect();
+    if beside.len() < 2 {
+        return skip("libgomp or jemalloc");
+    }
+    let lib = library();
+    let all: Vec<&Path> = std::iter::once(lib.as_path()).chain(beside.iter().map(PathBuf::as_path)).collect();
+    let program = ["sh", "-c", "ls / | wc -l; cat /proc/self/comm"];
+    let want = run(&[], &program);
+    all_good(&all, &program, &want);
+    let dir = fresh_dir("auditor");
+    let (source, auditor) = (dir.join("auditor.c"), dir.join("auditor.so"));
+    std::fs::write(&source, "unsigned la_version(unsigned v) { return v; }\n").expect("write the auditor");
+    let cc = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&auditor).arg(&source).status();
+    assert!(cc.expect("run cc").success());
+    let audited = ["env", &format!("LD_AUDIT={}", utf8(&auditor)), "sh", "-c", program[2]];
+    // jemalloc does not start under an auditor, with or without us.
+    all_good(&all[..2], &audited, &want);
+    assert_eq!(run(&all, &audited).status, run(&all[1..], &audited).status);
+}
+
+/// The threads of the library have room for the program's thread-local memory.
+#[test]
+fn a_region_works_in_a_program_with_much_thread_local_memory() {
+    let program = app("heavy_tls", &[]);
+    let Some(e) = Exporter::start() else { return };
+    for backend in ["thread", "sigbus"] {
+        let mut c = preloaded(utf8(&program), &[&e.path()]);
+        c.env("LIBSMC_FAULT", backend);
+        assert_eq!(good(c), "heavy\n", "{backend}");
+    }
 }

@@ -8,6 +8,7 @@
 mod matrix_support;
 mod preload_support;
 
+use dashmap::DashMap;
 use matrix_support::{Case, Stage};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -36,7 +37,7 @@ fn passes_through(hook: &str) -> Option<&'static str> {
 /// What the quick run keeps.
 const QUICK: [&str; 4] = ["awk", "bash", "coreutils", "tar"];
 
-fn run_all(stage: &Stage, cases: &[Case], took: &Mutex<BTreeMap<String, u64>>) -> Vec<String> {
+fn run_all(stage: &Stage, cases: &[Case], took: &DashMap<String, u64>) -> Vec<String> {
     let next = Mutex::new(cases.iter());
     let failures = Mutex::new(Vec::new());
     std::thread::scope(|s| {
@@ -45,9 +46,7 @@ fn run_all(stage: &Stage, cases: &[Case], took: &Mutex<BTreeMap<String, u64>>) -
                 loop {
                     let Some(case) = next.lock().unwrap().next() else { return };
                     match stage.run(case) {
-                        Ok(hooks) => {
-                            hooks.into_iter().for_each(|(h, n)| *took.lock().unwrap().entry(h).or_default() += n)
-                        }
+                        Ok(hooks) => hooks.into_iter().for_each(|(h, n)| *took.entry(h).or_default() += n),
                         Err(why) => failures.lock().unwrap().push(format!("{}: {why}", case.name)),
                     }
                 }
@@ -66,10 +65,10 @@ fn programs_behave_the_same() {
     let cases: Vec<Case> =
         Case::all().into_iter().filter(|c| c.name.contains(&wanted) && (!quick || QUICK.contains(&&*c.name))).collect();
     assert!(!cases.is_empty(), "no program's name contains {wanted:?}");
-    let took = Mutex::new(BTreeMap::new());
+    let took = DashMap::new();
     let mut failures = run_all(&stage, &cases, &took);
     if wanted.is_empty() && !quick {
-        let mut took = took.into_inner().unwrap();
+        let mut took: BTreeMap<_, _> = took.into_iter().collect();
         for (h, n) in stage.exercise() {
             *took.entry(h).or_default() += n;
         }

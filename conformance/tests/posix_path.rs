@@ -4,66 +4,9 @@
 
 mod preload_support;
 
+use preload_support::exporter::{Exporter, SIZE, good};
 use preload_support::{app, installed, limited, output, preloaded, target, text};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::time::{Duration, Instant};
-
-const SIZE: usize = 1 << 20;
-
-/// A region of zeros, exported until dropped.
-struct Exporter {
-    process: Child,
-    name: String,
-}
-
-impl Exporter {
-    /// `None`, with the reason printed, when the tool cannot export.
-    fn start() -> Option<Exporter> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let tool = std::env::var_os("SMC_BIN").map_or_else(|| target().join("release/smc"), Into::into);
-        let help = Command::new(&tool).args(["serve", "--help"]).output();
-        if !help.is_ok_and(|h| text(&h.stdout).contains("--name")) {
-            assert!(std::env::var_os("CI").is_none(), "{} has no serve command", tool.display());
-            eprintln!("skipped: {} has no serve command", tool.display());
-            return None;
-        }
-        let name = format!("t{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
-        let mut c = Command::new(&tool);
-        c.args(["serve", "--name", &name, "--size", &SIZE.to_string()]).stdin(Stdio::null()).stdout(Stdio::null());
-        let mut e = Exporter { process: c.spawn().expect("start the exporter"), name };
-        let start = Instant::now();
-        while !output(preloaded("stat", &[&e.path()])).status.success() {
-            let ended = e.process.try_wait().expect("ask for the exporter");
-            assert!(ended.is_none(), "the exporter has ended: {ended:?}");
-            assert!(
-                start.elapsed() < Duration::from_secs(20),
-                "the exporter does not come up: {:?}",
-                output(preloaded("stat", &[&e.path()]))
-            );
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Some(e)
-    }
-
-    fn path(&self) -> String {
-        format!("/smc/local/{}", self.name)
-    }
-}
-
-impl Drop for Exporter {
-    fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing to do.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-fn good(mut c: Command) -> String {
-    let out = c.output().expect("run");
-    assert!(out.status.success(), "{c:?}: {}\n{}{}", out.status, text(&out.stdout), text(&out.stderr));
-    text(&out.stdout)
-}
+use std::process::Stdio;
 
 /// The exporter dies with stores pending: at its exit the program's user is told which, unless he asked for silence.
 #[test]

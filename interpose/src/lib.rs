@@ -34,4 +34,5 @@ mod stdio;
 mod table;
 mod touch;
 mod transfer;
+mod users;
 mod views;

@@ -176,8 +176,8 @@ const HERE: usize = libc::AT_FDCWD as usize;
 /// No page begins here, so no range is meant.
 const NOWHERE: usize = 1;
 
-/// Arguments with which a function has no effect; `None` where there are none: what allocates, opens an object, or needs
-/// a stream.
+/// Arguments with which a function has no effect; `None` where there are none: what allocates, opens an object, needs
+/// a stream, or interrupts other threads.
 fn call_of(name: &str) -> Option<[usize; 6]> {
     let (path, attr, out) = (EMPTY.as_ptr() as usize, XATTR.as_ptr() as usize, SCRATCH.0.as_ptr() as usize);
     Some(match name {
@@ -212,6 +212,10 @@ fn call_of(name: &str) -> Option<[usize; 6]> {
         "munmap" | "mremap" | "mprotect" | "msync" => [NOWHERE, 0, 0, 0, 0, 0],
         "madvise" | "posix_madvise" => [NOWHERE, 0, BAD, 0, 0, 0],
         "free" | "cfree" | "free_sized" | "free_aligned_sized" | "malloc_usable_size" => [0; 6],
+        // libc refuses these before it tells another thread; their relatives interrupt every one first.
+        "seteuid" | "setegid" => [BAD, 0, 0, 0, 0, 0],
+        // No header.
+        "capset" => [0, 0, 0, 0, 0, 0],
         "dlsym" => [0, c"close".as_ptr() as usize, 0, 0, 0, 0],
         _ => return None,
     })

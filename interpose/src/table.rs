@@ -4,7 +4,7 @@
 //! versions this library loads on) and cached in an atomic: two threads that race store the same value.
 
 use crate::convert::{Failure, set_errno};
-use libc::{FILE, off_t, size_t, ssize_t, stat as Stat, statx as Statx};
+use libc::{FILE, gid_t, off_t, size_t, ssize_t, stat as Stat, statx as Statx, uid_t};
 use libc::{c_char, c_int, c_void};
 use smc_engine::base::stats::Counter;
 pub use smc_engine::core::coverage::Family;
@@ -294,6 +294,18 @@ hooks! {
     Stdio required: fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
     Stdio required: fn fileno(f: *mut FILE) -> c_int;
     Stdio required: fn fileno_unlocked(f: *mut FILE) -> c_int;
+
+    Users required: fn setuid(user: uid_t) -> c_int;
+    Users required: fn seteuid(user: uid_t) -> c_int;
+    Users required: fn setreuid(real: uid_t, effective: uid_t) -> c_int;
+    Users required: fn setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int;
+    Users required: fn setgid(group: gid_t) -> c_int;
+    Users required: fn setegid(group: gid_t) -> c_int;
+    Users required: fn setregid(real: gid_t, effective: gid_t) -> c_int;
+    Users required: fn setresgid(real: gid_t, effective: gid_t, saved: gid_t) -> c_int;
+    Users required: fn setgroups(n: size_t, groups: *const gid_t) -> c_int;
+    Users required: fn initgroups(user: *const c_char, group: gid_t) -> c_int;
+    Users required: fn capset(header: *mut c_void, data: *const c_void) -> c_int;
 }
 
 /// Hooks whose real function redhook keeps; this table only names and counts them.

@@ -6,6 +6,7 @@
 use super::types::smc_status;
 use crate::base::{Error, Status};
 use crate::sys::process::tid;
+use crate::sys::sync::yield_now;
 use std::ffi::{CStr, c_char};
 use std::fmt::Write;
 use std::sync::{Mutex, MutexGuard, TryLockError};
@@ -38,7 +39,7 @@ fn ring() -> Option<MutexGuard<'static, Ring>> {
         match RING.try_lock() {
             Ok(r) => return Some(r),
             Err(TryLockError::Poisoned(p)) => return Some(p.into_inner()),
-            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+            Err(TryLockError::WouldBlock) => yield_now(),
         }
     }
     None

@@ -43,6 +43,8 @@ kinds! {
         Stdio = "stdio",
         /// Lookups by name, and objects opened while the program runs.
         Loader = "loader",
+        /// The program's user, groups and capabilities.
+        Users = "users",
     }
 }
 
@@ -59,6 +61,7 @@ impl Family {
             }
             Family::Stdio => "streams on /smc/ files cannot be had by this call",
             Family::Loader => "a hooked name that the program asks of a handle is libc's own",
+            Family::Users => "the library's threads cannot follow a change of user in steps: libc ends the program",
         }
     }
 }

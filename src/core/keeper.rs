@@ -16,14 +16,14 @@ use crate::base::addr::PAGE;
 use crate::base::config::LogLevel;
 use crate::base::{Error, Result, Status};
 use crate::sys::clock::{self, nap};
+use crate::sys::errno::Errno;
 use crate::sys::event::EventFd;
 use crate::sys::process::{private_descriptors, say_aside};
 use crate::sys::sync::{SignalsBlocked, futex_wait, futex_wake};
-use crate::sys::thread::become_own;
+use crate::sys::thread;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
-use std::thread::JoinHandle;
 
 /// Called on an own thread when a region's status changes: (region, status).
 pub type StatusHandler = Box<dyn Fn(&Region, Status) + Send>;
@@ -47,7 +47,7 @@ pub struct Keeper {
     event: Mutex<Option<std::sync::Arc<EventFd>>>,
     stop_event: Mutex<Option<std::sync::Arc<EventFd>>>,
     handler: Mutex<Option<StatusHandler>>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Mutex<Vec<thread::Started>>,
     wanted: Mutex<Vec<(usize, usize)>>,
     /// Page from which to read ahead, plus one; 0 = nothing asked. The last asker wins: a hint may get lost.
     ahead: AtomicUsize,
@@ -107,14 +107,8 @@ impl Keeper {
         Ok(())
     }
 
-    fn spawn(&self, name: &str, f: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-        // The new thread inherits the mask: no signal of the program ever runs on it.
-        let _signals = SignalsBlocked::new();
-        let body = || {
-            become_own();
-            f();
-        };
-        let t = std::thread::Builder::new().name(name.into()).stack_size(256 << 10).spawn(body)?;
+    fn spawn(&self, name: &str, f: impl FnOnce() + Send + 'static) -> std::result::Result<(), Errno> {
+        let t = thread::start(name, f)?;
         lock(&self.threads).push(t);
         Ok(())
     }
@@ -127,7 +121,7 @@ impl Keeper {
             e.set();
         }
         for t in lock(&self.threads).drain(..) {
-            let _ = t.join();
+            t.join();
         }
     }
 

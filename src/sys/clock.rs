@@ -18,6 +18,11 @@ impl Deadline {
         Deadline(now().saturating_add(ms.saturating_mul(1_000_000)))
     }
 
+    /// `ns` nanoseconds from now.
+    pub fn in_ns(ns: u64) -> Deadline {
+        Deadline(now().saturating_add(ns))
+    }
+
     /// True once the moment has come.
     pub fn passed(self) -> bool {
         now() >= self.0

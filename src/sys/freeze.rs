@@ -77,7 +77,7 @@ impl Freeze {
         for _ in 0..1000 {
             match ioctl(fd(&f.uffd), UFFDIO_WRITEPROTECT, &mut [start as u64, len as u64, WP_ON]) {
                 Ok(()) => return Ok(f),
-                Err(Errno::AGAIN) => std::thread::yield_now(),
+                Err(Errno::AGAIN) => super::sync::yield_now(),
                 Err(e) => return Err(e),
             }
         }

@@ -4,10 +4,12 @@
 //! replace), returns an [`Errno`] instead of touching `errno`, and does not allocate unless its text says so.
 //! Functions that may be called in a signal handler say "async-signal-safe".
 
+pub mod channel;
 pub mod clock;
 pub mod dl;
 pub mod errno;
 pub mod event;
+pub mod follow;
 pub mod freeze;
 pub mod identity;
 #[cfg(feature = "inject")]
@@ -19,6 +21,7 @@ pub mod poll;
 pub mod process;
 pub mod procfs;
 pub mod reserve;
+pub mod pthread;
 pub mod sigframe;
 pub mod signal;
 pub mod socket;

@@ -43,6 +43,16 @@ impl Action {
     /// The default disposition.
     pub const DEFAULT: Action = Action { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
 
+    /// This action with another handler, which runs with every signal blocked.
+    pub fn with_handler(self, h: Handler) -> Action {
+        Action { handler: h as usize, flags: self.flags | libc::SA_SIGINFO as u64, mask: u64::MAX, ..self }
+    }
+
+    /// True when a handler is set.
+    pub fn is_handler(&self) -> bool {
+        self.handler != libc::SIG_DFL && self.handler != libc::SIG_IGN
+    }
+
     /// True for SIG_IGN.
     pub fn is_ignored(&self) -> bool {
         self.handler == libc::SIG_IGN

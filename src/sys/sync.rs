@@ -26,6 +26,12 @@ pub fn futex_wake(word: &AtomicU32, n: u32) {
     let _ = unsafe { syscall(libc::SYS_futex, [word.as_ptr() as usize, op as usize, n as usize, 0, 0, 0]) };
 }
 
+/// Lets another thread run. Async-signal-safe.
+pub fn yield_now() {
+    // SAFETY: takes nothing and changes nothing.
+    let _ = unsafe { syscall(libc::SYS_sched_yield, [0; 6]) };
+}
+
 /// All signals blocked in this thread until dropped; the previous mask then returns. Async-signal-safe.
 pub struct SignalsBlocked {
     old: Option<u64>,
@@ -34,7 +40,15 @@ pub struct SignalsBlocked {
 impl SignalsBlocked {
     /// Blocks every signal that can be blocked.
     pub fn new() -> SignalsBlocked {
-        let all = u64::MAX;
+        SignalsBlocked::mask(u64::MAX)
+    }
+
+    /// The same but for signal number `open`.
+    pub fn but(open: i32) -> SignalsBlocked {
+        SignalsBlocked::mask(!(1 << (open - 1)))
+    }
+
+    fn mask(all: u64) -> SignalsBlocked {
         let mut old = 0u64;
         // SAFETY: both words are valid for the call; the kernel's sigset is 8 bytes on x86-64.
         let _ = unsafe {

@@ -2,20 +2,25 @@
 //!
 //! An own thread has every signal of the application blocked and a descriptor table of its own: the application's `close_range` cannot
 //! blind it, its sockets are not inherited by fork children (which would keep a dead exporter's connections open), and
-//! it holds none of the application's descriptors open.
+//! it holds none of the application's descriptors open. It follows the application when that changes its user ([`follow`]).
 
+use super::channel::channel;
 use super::errno::{Errno, retry, syscall};
+use super::follow;
 use super::mem::{Mapping, RW};
 use super::poll;
+use super::process;
+use super::pthread::Pthread;
 use super::sync::SignalsBlocked;
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
-use std::sync::mpsc;
-use std::thread::JoinHandle;
 
 /// The signal that wakes an own thread: directed to that thread alone, where it is always blocked, so no handler runs
 /// and the application's disposition does not matter. Linux itself never raises it on x86.
 const WAKE: i32 = libc::SIGSTKFLT;
+
+/// Bytes of an own thread's stack.
+const STACK: usize = 512 << 10;
 
 thread_local! {
     static OWN: Cell<bool> = const { Cell::new(false) };
@@ -32,7 +37,7 @@ pub fn is_own() -> bool {
 pub struct OwnThread {
     pid: usize,
     tid: usize,
-    join: JoinHandle<()>,
+    thread: Started,
 }
 
 /// The thread's end: a descriptor in its own table that becomes readable on [`OwnThread::wake`].
@@ -60,7 +65,23 @@ impl OwnThread {
 
     /// Waits until it has ended.
     pub fn join(self) {
-        let _ = self.join.join();
+        self.thread.join();
+    }
+}
+
+/// A running own thread. Dropping it lets the thread go on by itself.
+#[derive(Debug)]
+pub struct Started {
+    thread: Pthread,
+    place: follow::Place,
+}
+
+impl Started {
+    /// Waits until it has ended.
+    pub fn join(self) {
+        self.thread.join();
+        // Only now: until its end the thread follows.
+        drop(self.place);
     }
 }
 
@@ -68,15 +89,13 @@ impl OwnThread {
 ///
 /// Descriptors that `body` opens live in the thread's own table: they must never be dropped by another thread.
 pub fn spawn(name: &str, body: impl FnOnce(Wake) + Send + 'static) -> Result<OwnThread, Errno> {
-    let (tx, rx) = mpsc::sync_channel(1);
+    let (tx, rx) = channel();
     let run = move || {
-        become_own();
-        // SAFETY: gettid touches no memory and cannot fail.
-        let tid = unsafe { syscall(libc::SYS_gettid, [0; 6]) }.unwrap_or(0);
         own_table();
         match wake_descriptor() {
             Ok(w) => {
-                let _ = tx.send(Ok(tid));
+                let _ = tx.send(Ok(process::tid() as usize));
+                drop(tx);
                 body(w);
             }
             Err(e) => {
@@ -84,18 +103,24 @@ pub fn spawn(name: &str, body: impl FnOnce(Wake) + Send + 'static) -> Result<Own
             }
         }
     };
-    let blocked = SignalsBlocked::new();
-    let spawned = std::thread::Builder::new().name(name.to_owned()).stack_size(512 << 10).spawn(run);
-    drop(blocked);
-    let join = spawned.map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::EAGAIN)))?;
-    let tid = rx.recv().unwrap_or(Err(Errno(libc::EIO)))?;
-    Ok(OwnThread { pid: std::process::id() as usize, tid, join })
+    let thread = start(name, run)?;
+    let tid = rx.until_the_end().next().unwrap_or(Err(Errno(libc::EIO)))?;
+    Ok(OwnThread { pid: process::pid() as usize, tid, thread })
 }
 
-/// Makes the calling thread one of our own: blocks its signals, and hooks pass its calls through unseen.
-pub fn become_own() {
-    OWN.set(true);
-    block_signals();
+/// Starts an own thread that shares the program's descriptors until it leaves them.
+pub fn start(name: &str, body: impl FnOnce() + Send + 'static) -> Result<Started, Errno> {
+    // The new thread inherits the mask: no signal of the program ever runs on it.
+    let _signals = SignalsBlocked::new();
+    let place = follow::Place::take();
+    let number = place.number();
+    let thread = Pthread::start(name, STACK, move || {
+        OWN.set(true);
+        follow::enter(number);
+        block_signals();
+        body();
+    })?;
+    Ok(Started { thread, place })
 }
 
 /// Blocks all signals but the two that the C library sends to its own threads: `setuid` in the application waits until
@@ -154,7 +179,7 @@ impl ForkMark {
             // SAFETY: the mapping was just made with a writable page.
             unsafe { m.ptr().write_volatile(1) };
         }
-        ForkMark { page, pid: std::process::id() }
+        ForkMark { page, pid: process::pid() }
     }
 
     /// True in a fork child of the process that made the mark. Async-signal-safe.
@@ -183,7 +208,7 @@ mod tests {
 
     #[test]
     fn an_own_thread_wakes_and_has_its_own_descriptors() {
-        let (tx, rx) = mpsc::channel();
+        let (tx, rx) = channel();
         let mine = poll::eventfd().unwrap();
         let n = mine.as_raw_fd();
         let t = spawn("smc-test", move |w| {
@@ -198,7 +223,7 @@ mod tests {
         .unwrap();
         std::thread::sleep(std::time::Duration::from_millis(20));
         t.wake();
-        let (seen, woken, after) = rx.recv().unwrap();
+        let (seen, woken, after) = rx.wait(std::time::Duration::from_secs(20)).unwrap();
         t.join();
         if n > 3 {
             assert_eq!(seen, Err(Errno(libc::EBADF)), "the application's descriptor is open in the own thread");

@@ -1,8 +1,8 @@
 # needs /usr/lib/postgresql setpriv
 # run
-# setpriv itself runs without: it changes user by steps that other threads of its process cannot follow.
+# setpriv runs with the library too: it changes user, group and capabilities one after the other.
 bin=$(ls -d /usr/lib/postgresql/*/bin | tail -1); d=$PWD/pg; mkdir "$d"; as() { "$@"; }
-if [ "$(id -u)" = 0 ]; then chown postgres: "$d"; as() { LD_PRELOAD='' setpriv --reuid postgres --regid postgres --init-groups env ${LD_PRELOAD:+LD_PRELOAD=$LD_PRELOAD} "$@"; }; fi
+if [ "$(id -u)" = 0 ]; then chown postgres: "$d"; as() { setpriv --reuid postgres --regid postgres --init-groups "$@"; }; fi
 cd "$d" && export HOME=$d LC_ALL=C
 as "$bin/initdb" -D "$d/data" -A trust --no-sync >initlog 2>&1; echo "initdb $?"
 as "$bin/pg_ctl" -D "$d/data" -w -t 60 -l "$d/log" -o "-c listen_addresses='' -c unix_socket_directories='$d' -c fsync=off" start >/dev/null 2>&1; echo "start $?"

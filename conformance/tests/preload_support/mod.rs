@@ -1,6 +1,8 @@
 //! Where the built library is, and running programs with and without it.
 #![allow(dead_code)]
 
+pub mod exporter;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;

@@ -18,6 +18,8 @@ const SEALS: i32 = mem::SEAL_SHRINK | mem::SEAL_GROW | memfile::SEAL_SEAL;
 /// One file with a second mapping of it, through which it is filled before, and wiped after its time.
 struct File {
     fd: OwnedFd,
+    /// For reading only. Opened at once: after a change of user the file would be another user's.
+    reader: std::result::Result<OwnedFd, Errno>,
     alias: Mapping,
 }
 
@@ -88,11 +90,8 @@ impl Home {
     }
 
     /// A descriptor for a client that may only read.
-    pub fn read_only_fd(&self) -> std::result::Result<OwnedFd, Errno> {
-        // Not /proc/self: that shows the descriptors of the main thread.
-        let path =
-            CString::new(format!("/proc/thread-self/fd/{}", self.file.fd.as_raw_fd())).map_err(|_| Errno::NOENT)?;
-        procfs::open_read(&path)
+    pub fn read_only_fd(&self) -> std::result::Result<BorrowedFd<'_>, Errno> {
+        self.file.reader.as_ref().map(OwnedFd::as_fd).map_err(|e| *e)
     }
 
     /// Moves the bytes to a new file at the same address and wipes the old one. Clients must have been stopped before.
@@ -177,6 +176,13 @@ impl Home {
     }
 }
 
+/// Another description of the file, that cannot be written through.
+fn open_reader(fd: &OwnedFd) -> std::result::Result<OwnedFd, Errno> {
+    // Not /proc/self: that shows the descriptors of the main thread.
+    let path = CString::new(format!("/proc/thread-self/fd/{}", fd.as_raw_fd())).map_err(|_| Errno::NOENT)?;
+    procfs::open_read(&path)
+}
+
 impl File {
     fn new(len: usize) -> Result<File> {
         let fd = mem::memfd(c"libsmc-home", len as u64).map_err(|e| fail(Status::NO_RESOURCES, "memfd_create", e))?;
@@ -184,7 +190,7 @@ impl File {
         let alias = Mapping::shared(fd.as_fd(), 0, len, mem::RW).map_err(|e| fail(Status::NO_RESOURCES, "mmap", e))?;
         alias.advise(0, len, mem::DONTFORK).map_err(|e| fail(Status::SYSTEM, "MADV_DONTFORK", e))?;
         let _ = alias.advise(0, len, mem::DONTDUMP);
-        Ok(File { fd, alias })
+        Ok(File { reader: open_reader(&fd), fd, alias })
     }
 
     /// No client can shrink the file under us, nor add a seal that would keep us from wiping it. For read-only exports

@@ -27,12 +27,12 @@ mod service;
 use crate::base::{Error, Result, Status};
 use crate::link::mgmt::message::valid_name;
 use crate::link::{Access, MemoryKind};
+use crate::sys::channel::{Sender, channel};
 use crate::sys::clock::Deadline;
 use crate::sys::reserve;
 use crate::sys::thread::{self, ForkMark, OwnThread};
 use registry::{Registry, Shared};
 use service::{Command, Service, Who};
-use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -117,8 +117,7 @@ static EXPORTER: OnceLock<Exporter> = OnceLock::new();
 impl Exporter {
     /// This process's exporter. Starts nothing. `FORKED` in a fork child of a process that had one.
     pub fn get() -> Result<&'static Exporter> {
-        let make =
-            || Exporter { registry: Arc::new(Registry::new()), mark: ForkMark::new(), service: Mutex::new(None) };
+        let make = || Exporter { registry: Arc::default(), mark: ForkMark::new(), service: Mutex::new(None) };
         let e = EXPORTER.get_or_init(make);
         if e.mark.in_child() { Err(Error::of(Status::FORKED, "use the exporter")) } else { Ok(e) }
     }
@@ -136,7 +135,7 @@ impl Exporter {
         reserve::at_hand().map_err(|s| Error::of(s, attempt()))?;
         let (reply, answer) = channel();
         self.tell(Command::Export { name: name.to_owned(), memory, options, reply }, &attempt)?;
-        let shared = answer.recv_timeout(PATIENCE).unwrap_or_else(|_| Err(Error::of(Status::TIMED_OUT, attempt())))?;
+        let shared = answer.wait(PATIENCE).unwrap_or_else(|| Err(Error::of(Status::TIMED_OUT, attempt())))?;
         Ok(Export { shared, exporter: EXPORTER.get().unwrap_or(self).registry.clone() })
     }
 
@@ -229,7 +228,7 @@ impl Export {
         let (reply, answer) = channel();
         let id = self.shared.id;
         Exporter::get()?.tell(Command::Revoke { id, who, reason: reason.to_owned(), quiesced, reply }, &attempt)?;
-        answer.recv_timeout(PATIENCE).unwrap_or_else(|_| Err(Error::of(Status::TIMED_OUT, attempt())))
+        answer.wait(PATIENCE).unwrap_or_else(|| Err(Error::of(Status::TIMED_OUT, attempt())))
     }
 
     /// Waits until no client has it open; `TIMED_OUT` at the deadline.
@@ -245,7 +244,7 @@ impl Drop for Export {
         let attempt = || format!("unexport \"{}\"", self.shared.name);
         if exporter.tell(Command::Unexport { id: self.shared.id, reply }, &attempt).is_ok() {
             // The caller may reuse or unmap the memory when we return.
-            let _ = answer.recv_timeout(PATIENCE);
+            let _ = answer.wait(PATIENCE);
         }
         self.exporter.remove(&self.shared);
     }

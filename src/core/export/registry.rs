@@ -4,9 +4,8 @@ use super::ClientInfo;
 use crate::base::Status;
 use crate::link::MemoryKind;
 use crate::sys::clock::Deadline;
-use dashmap::DashMap;
-use std::hash::{BuildHasherDefault, DefaultHasher};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The public part of one export; the rest belongs to the service thread.
@@ -50,33 +49,30 @@ impl Shared {
     }
 }
 
-/// A hasher with fixed keys: the usual one would ask the kernel for random bytes, and names come from the application.
-type Hasher = BuildHasherDefault<DefaultHasher>;
-
-/// Name to export.
-#[derive(Debug)]
-pub(super) struct Registry {
-    map: DashMap<String, Arc<Shared>, Hasher>,
-}
+/// Name to export. A lock and a tree: exports come and go rarely, and a map that many threads may change at once would
+/// cost every thread of every program thread-local memory.
+#[derive(Debug, Default)]
+pub(super) struct Registry(Mutex<BTreeMap<String, Arc<Shared>>>);
 
 impl Registry {
-    pub fn new() -> Registry {
-        // The number of shards is given because the default one is found by reading /proc.
-        Registry { map: DashMap::with_capacity_and_hasher_and_shard_amount(0, Hasher::default(), 4) }
+    fn map(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Shared>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn insert(&self, s: &Arc<Shared>) {
-        self.map.insert(s.name.clone(), s.clone());
+        self.map().insert(s.name.clone(), s.clone());
     }
 
     /// Removes exactly this export, not a later one of the same name.
     pub fn remove(&self, s: &Arc<Shared>) {
-        self.map.remove_if(&s.name, |_, v| Arc::ptr_eq(v, s));
+        let mut map = self.map();
+        if map.get(&s.name).is_some_and(|now| Arc::ptr_eq(now, s)) {
+            map.remove(&s.name);
+        }
     }
 
+    /// Sorted.
     pub fn names(&self) -> Vec<String> {
-        let mut all: Vec<String> = self.map.iter().map(|e| e.key().clone()).collect();
-        all.sort();
-        all
+        self.map().keys().cloned().collect()
     }
 }

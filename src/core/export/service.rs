@@ -11,13 +11,13 @@ use crate::link::embedded::control::GATE_ENDED;
 use crate::link::embedded::names::address;
 use crate::link::mgmt::message::MAX_NAMES;
 use crate::link::mgmt::{self, Message, RegionDesc};
+use crate::sys::channel::{Receiver, Sender};
 use crate::sys::clock::now;
 use crate::sys::poll::{PollFd, poll};
 use crate::sys::thread::Wake;
 use crate::sys::{Errno, process, socket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
 
 /// Whom to revoke.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,7 +52,9 @@ struct Hosted {
 }
 
 impl Hosted {
-    fn admits(&self, me: u32, uid: u32) -> bool {
+    fn admits(&self, uid: u32) -> bool {
+        // Our user is the one the process has now.
+        let me = process::euid();
         self.options.allow_any || uid == 0 || uid == me || self.options.allow_uids.contains(&uid)
     }
 
@@ -78,15 +80,13 @@ pub(super) struct Service {
     exports: Vec<Hosted>,
     conns: Vec<Conn>,
     next_id: u64,
-    me: u32,
     beat: u64,
     accept_after: u64,
 }
 
 impl Service {
     pub fn new(registry: Arc<Registry>, rx: Receiver<Command>, wake: Wake) -> Service {
-        let me = process::euid();
-        Service { registry, rx, wake, exports: Vec::new(), conns: Vec::new(), next_id: 1, me, beat: 1, accept_after: 0 }
+        Service { registry, rx, wake, exports: Vec::new(), conns: Vec::new(), next_id: 1, beat: 1, accept_after: 0 }
     }
 
     /// Serves until the process ends.
@@ -131,7 +131,7 @@ impl Service {
     }
 
     fn commands(&mut self) {
-        while let Ok(c) = self.rx.try_recv() {
+        while let Some(c) = self.rx.try_next() {
             match c {
                 Command::Export { name, memory, options, reply } => {
                     let _ = reply.send(self.export(name, memory, options));
@@ -228,7 +228,7 @@ impl Service {
                 let Ok(peer) = socket::peer(fd.as_fd()) else { continue };
                 self.next_id += 1;
                 let mut c = Conn::new(self.next_id, host.shared.id, peer, fd);
-                if !host.admits(self.me, peer.uid) {
+                if !host.admits(peer.uid) {
                     c.refuse(Status::PERMISSION, format!("user {} is not admitted", peer.uid));
                 } else if self.conns.len() >= MAX_CONNS {
                     c.refuse(Status::NO_RESOURCES, "too many clients");
@@ -292,7 +292,7 @@ impl Service {
     /// The exports this client may open, from the `start`-th on.
     fn names(&self, i: usize, start: u32) -> Message {
         let uid = self.conns.get(i).map_or(u32::MAX, |c| c.peer.uid);
-        let visible = self.exports.iter().filter(|e| e.admits(self.me, uid)).skip(start as usize);
+        let visible = self.exports.iter().filter(|e| e.admits(uid)).skip(start as usize);
         let mut regions: Vec<RegionDesc> =
             visible.take(MAX_NAMES + 1).map(|e| e.describe(&self.conns, e.options.access)).collect();
         let more = regions.len() > MAX_NAMES;
@@ -336,7 +336,7 @@ impl Service {
         match want {
             Access::ReadWrite => c.hand_over(&opened, host.home.fd()),
             Access::ReadOnly => match host.home.read_only_fd() {
-                Ok(fd) => c.hand_over(&opened, fd.as_fd()),
+                Ok(fd) => c.hand_over(&opened, fd),
                 Err(e) => c.refuse(Status::NO_RESOURCES, format!("read-only descriptor: {e}")),
             },
         }

@@ -6,10 +6,11 @@ use super::slots::{SLOTS, Table};
 use crate::base::{Error, Status};
 use crate::link::mgmt::message::valid_name;
 use crate::link::{Access, Opened, RegionInfo, RegionKey};
+use crate::sys::channel::{Receiver, Sender, channel};
 use crate::sys::clock::{Deadline, now};
 use crate::sys::poll::{PollFd, poll};
+use crate::sys::process::euid;
 use crate::sys::thread::{self, OwnThread, Wake};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -24,6 +25,7 @@ enum Command {
 #[derive(Debug)]
 pub(super) struct Manager {
     table: Arc<Table>,
+    /// Beside the user that the process has at the moment: the one it had at first, root, and those it was told.
     trusted: Vec<u32>,
     thread: Mutex<Option<Running>>,
 }
@@ -41,7 +43,7 @@ const BUSY_MS: u64 = 2;
 
 impl Manager {
     pub fn new(table: Arc<Table>, trusted: &[u32]) -> Manager {
-        let me = crate::sys::process::euid();
+        let me = euid();
         let mut trusted = trusted.to_vec();
         trusted.extend([0, me]);
         Manager { table, trusted, thread: Mutex::new(None) }
@@ -58,7 +60,7 @@ impl Manager {
         self.tell(Command::Start(Session::new(names::address(name), purpose, deadline)), attempt)?;
         // The thread keeps the deadline; the slack only guards against its death.
         let wait = Duration::from_nanos(deadline.left_ns()) + Duration::from_secs(2);
-        answer.recv_timeout(wait).unwrap_or_else(|_| Err(Error::of(Status::TIMED_OUT, attempt())))
+        answer.wait(wait).unwrap_or_else(|| Err(Error::of(Status::TIMED_OUT, attempt())))
     }
 
     pub fn list(&self, deadline: Deadline) -> Result<Vec<RegionInfo>, Error> {
@@ -72,7 +74,7 @@ impl Manager {
         }
         drop(reply);
         // Every session answers, at the latest when its deadline passes, and then drops its end.
-        let mut all: Vec<RegionInfo> = answers.iter().flatten().collect();
+        let mut all: Vec<RegionInfo> = answers.until_the_end().flatten().collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all.dedup_by(|a, b| a.name == b.name);
         Ok(all)
@@ -137,7 +139,7 @@ impl Loop {
             self.commands();
             let (table, trusted) = (self.table.clone(), std::mem::take(&mut self.trusted));
             for (s, ready) in self.sessions.iter_mut().zip(ready.into_iter().chain(std::iter::repeat(false))) {
-                s.connect(&|uid| trusted.contains(&uid));
+                s.connect(&|uid| trusted.contains(&uid) || uid == euid());
                 if ready {
                     s.readable(&table);
                 }
@@ -177,7 +179,7 @@ impl Loop {
     }
 
     fn commands(&mut self) {
-        while let Ok(c) = self.rx.try_recv() {
+        while let Some(c) = self.rx.try_next() {
             match c {
                 Command::Start(s) => self.sessions.push(s),
                 Command::Close(key) => {

@@ -6,12 +6,12 @@ use super::slots::Table;
 use crate::base::{Error, Status};
 use crate::link::mgmt::{self, MAX_FRAME, Message, RegionDesc};
 use crate::link::{Access, Opened, RegionInfo, RegionKey};
+use crate::sys::channel::Sender;
 use crate::sys::clock::{Deadline, now};
 use crate::sys::mem::{self, Mapping};
 use crate::sys::{Errno, memfile, socket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::mpsc::Sender;
 
 /// What the caller asked for, and where the answer goes.
 pub(super) enum Purpose {
