@@ -28,6 +28,9 @@ const NOT_TRIED: &[&str] = &[
     "dlvsym",
     "dlopen",
     "dlmopen",
+    "sigsetmask",
+    "pthread_attr_setsigmask_np",
+    "pthread_attr_getsigmask_np",
 ];
 
 /// Some libc of those supported lacks these.

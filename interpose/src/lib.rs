@@ -30,6 +30,8 @@ mod meta;
 mod paths;
 mod report;
 mod selftest;
+mod signal_waits;
+mod signals;
 mod stdio;
 mod table;
 mod touch;

@@ -212,6 +212,12 @@ fn call_of(name: &str) -> Option<[usize; 6]> {
         "munmap" | "mremap" | "mprotect" | "msync" => [NOWHERE, 0, 0, 0, 0, 0],
         "madvise" | "posix_madvise" => [NOWHERE, 0, BAD, 0, 0, 0],
         "free" | "cfree" | "free_sized" | "free_aligned_sized" | "malloc_usable_size" => [0; 6],
+        // No signal is -1, no change of a mask, no set of signals to wait for.
+        "sigaction" | "__sigaction" | "signal" | "bsd_signal" | "ssignal" | "sysv_signal" | "__sysv_signal"
+        | "sigset" | "sighold" | "sigrelse" | "sigignore" | "siginterrupt" => [BAD, 0, 0, 0, 0, 0],
+        "sigprocmask" | "pthread_sigmask" | "sigblock" | "siggetmask" => [0; 6],
+        "sigsuspend" | "__sigsuspend" | "sigwait" | "sigwaitinfo" | "sigtimedwait" => [0; 6],
+        "sigpending" => [out, 0, 0, 0, 0, 0],
         "dlsym" => [0, c"close".as_ptr() as usize, 0, 0, 0, 0],
         _ => return None,
     })

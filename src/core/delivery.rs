@@ -47,14 +47,11 @@ fn enter(sig: i32, theirs: &Disposition, mask: u64) {
     let _ = signal::set_mask(mask | sigmask::to_kernel(theirs.mask, active::owned()) | own);
 }
 
-/// The program has the signal blocked: it waits as one of the mark's number, which is blocked in its place.
+/// The program has the signal blocked: it waits as one of the mark's number, which is blocked in its place. It waits in this
+/// thread, also when it was sent to the process: own threads take what waits for the process under this number.
 fn hold(sig: i32, mut info: Info) {
     signal::set_note(&mut info, HELD | sig as u64);
-    let to_thread = info.si_code == signal::SI_TKILL;
-    // A thread that may not send what another process has sent keeps it for itself.
-    if to_thread || signal::queue_to_process(MARK, &info).is_err() {
-        let _ = signal::queue_here(MARK, &info);
-    }
+    let _ = signal::queue_here(MARK, &info);
 }
 
 /// Turns a signal that has waited into what it was.
@@ -66,6 +63,12 @@ fn take_held(info: &mut Info) -> bool {
     info.si_signo = (note & 0xff) as i32;
     signal::set_note(info, 0);
     true
+}
+
+/// The number that a program is told of a signal it has waited for; `info` is made to say the same.
+pub fn waited_for(info: &mut Info) -> i32 {
+    take_held(info);
+    info.si_signo
 }
 
 /// Ends the process by this very signal as soon as our handler returns. The kernel then finds the registers and the info of

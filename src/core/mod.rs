@@ -5,7 +5,7 @@ pub mod board;
 mod board_hooks;
 pub mod condition;
 pub mod coverage;
-mod delivery;
+pub mod delivery;
 pub mod detector;
 pub mod disposition;
 pub mod emulate;

@@ -32,8 +32,6 @@ pub const SIGSTKFLT: i32 = libc::SIGSTKFLT;
 pub const SIGXFSZ: i32 = libc::SIGXFSZ;
 /// Power failure.
 pub const SIGPWR: i32 = libc::SIGPWR;
-/// Sent by tkill(2) or tgkill(2): to one thread.
-pub const SI_TKILL: i32 = libc::SI_TKILL;
 
 /// SA_ONSTACK and SA_RESTART: the flags that the kernel needs before a handler runs.
 pub const SA_EARLY: i32 = libc::SA_ONSTACK | libc::SA_RESTART;
@@ -249,14 +247,6 @@ pub fn queue_here(sig: i32, info: &Info) -> Result<(), Errno> {
     let args = [pid as usize, tid as usize, sig as usize, std::ptr::from_ref(info) as usize, 0, 0];
     // SAFETY: info is live for the call, and the signal goes to this very thread.
     unsafe { syscall(libc::SYS_rt_tgsigqueueinfo, args) }.map(drop)
-}
-
-/// Sends `sig` with `info` to the calling process; the kernel lets only the first thread do so for what kill(2) has sent.
-/// Async-signal-safe.
-pub fn queue_to_process(sig: i32, info: &Info) -> Result<(), Errno> {
-    let args = [super::process::pid() as usize, sig as usize, std::ptr::from_ref(info) as usize, 0, 0, 0];
-    // SAFETY: info is live for the call, and the signal goes to this very process.
-    unsafe { syscall(libc::SYS_rt_sigqueueinfo, args) }.map(drop)
 }
 
 /// Offset in a siginfo of eight bytes that the kernel keeps and that no signal sent by a program uses.

@@ -1,4 +1,5 @@
 //! Running one program three times and comparing.
+#![allow(dead_code)]
 
 use crate::preload_support::{app, library, root, target, text};
 use std::collections::BTreeMap;
@@ -122,7 +123,8 @@ impl Stage {
         Some(stage)
     }
 
-    fn region(&self) -> String {
+    /// Name of the region.
+    pub fn region(&self) -> String {
         format!("/smc/local/{}", self.name)
     }
 
@@ -213,6 +215,12 @@ impl Stage {
             );
             let out = c.env("LIBSMC_REPORT", &report).output().expect("run an exerciser");
             assert!(out.status.success(), "{name}: {}: {}", out.status, text(&out.stderr));
+        }
+        for case in ["answers", "masks", "threads", "sent"] {
+            let mut c = self.command(Mode::Preloaded, &app("signals", &[]).display().to_string(), &[case, "late"]);
+            c.env("LIBSMC_FAULT", "sigbus").env("SIGNALS_REGION", self.region());
+            let out = c.env("LIBSMC_REPORT", &report).output().expect("run an exerciser");
+            assert!(out.status.success(), "{case}: {}: {}", out.status, text(&out.stdout));
         }
         read_report(&report)
     }
