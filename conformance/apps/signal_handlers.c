@@ -141,6 +141,111 @@ static void children(void) {
     touch();
 }
 
+/* A new image of this program says what it was handed down. */
+static void handed(void) {
+    sigset_t pending;
+    show_own_mask("handed");
+    CHECK(sigpending(&pending) == 0);
+    show_mask("waiting", &pending);
+    for (int i = 0; i < 3; i++) show(SIGNALS[i], "handed");
+}
+
+static void exec_by(int way, char **args) {
+    const char *self = args[0];
+    int fd = way == 5 ? open(self, O_RDONLY) : -1;
+    switch (way) {
+    case 0: execve(self, args, environ); break;
+    case 1: execv(self, args); break;
+    case 2: execvp(self, args); break;
+    case 3: execvpe(self, args, environ); break;
+    case 4: execl(self, self, "handed", "late", "1", "2", "3", "4", "5", NULL); break;
+    case 5: fexecve(fd, args, environ); break;
+    case 6: execlp(self, self, "handed", "late", "1", "2", "3", "4", "5", NULL); break;
+    case 7: execle(self, self, "handed", "late", "1", "2", "3", "4", "5", NULL, environ); break;
+    case 8: execveat(AT_FDCWD, self, args, environ, 0); break;
+    }
+}
+
+static void execs(void) {
+    char self[] = "/proc/self/exe", nowhere[] = "/nowhere/at/all", case_[] = "handed", when[] = "late";
+    char *args[] = { self, case_, when, NULL };
+    sigset_t some = set_of(SIGBUS, SIGSEGV), all = full_set(), none = set_of(0, 0);
+    const sigset_t *masks[] = { &none, &some, &all };
+    int status;
+    pid_t p;
+    touch();
+    set(SIGBUS, full, SA_SIGINFO, NULL);
+    for (int way = 0; way < 9; way++) {
+        const sigset_t *m = masks[way % 3];
+        CHECK(signal(SIGSEGV, way & 1 ? SIG_IGN : SIG_DFL) != SIG_ERR);
+        CHECK(signal(SIGTRAP, SIG_IGN) != SIG_ERR);
+        fflush(stdout);
+        p = way & 2 ? fork() : vfork();
+        if (p == 0) {
+            sigprocmask(SIG_SETMASK, m, NULL);
+            if (m != &none) kill(getpid(), SIGBUS);
+            exec_by(way, args);
+            _exit(9);
+        }
+        CHECK(waitpid(p, &status, 0) == p);
+        ends("child", status);
+        touch();
+        /* It fails, and nothing has changed. */
+        CHECK(sigprocmask(SIG_SETMASK, m, NULL) == 0);
+        args[0] = nowhere;
+        if (way != 4 && way < 6) exec_by(way, args);
+        CHECK(errno == (way == 5 ? EINVAL : ENOENT) || way == 4 || way >= 6);
+        args[0] = self;
+        show_own_mask("failed");
+        show(SIGSEGV, "failed");
+        touch();
+        /* What is ignored is not handed down by these. */
+        CHECK(signal(SIGSEGV, SIG_DFL) != SIG_ERR && signal(SIGTRAP, SIG_DFL) != SIG_ERR);
+        CHECK(posix_spawn(&p, self, NULL, NULL, args, environ) == 0 && waitpid(p, &status, 0) == p);
+        ends("posix_spawn", status);
+        CHECK(posix_spawnp(&p, nowhere, NULL, NULL, args, environ) == ENOENT);
+        touch();
+        CHECK(sigprocmask(SIG_SETMASK, &none, NULL) == 0);
+    }
+    calls = 0;
+    CHECK(sigprocmask(SIG_SETMASK, &some, NULL) == 0 && raise(SIGBUS) == 0);
+    exec_by(0, args);
+}
+
+/* A mask from before the region, here and in another thread; a store that is stepped while SIGTRAP is blocked. */
+static pthread_barrier_t meet;
+static void *earlier(void *arg) {
+    sigset_t all = full_set();
+    CHECK(sigprocmask(SIG_SETMASK, &all, NULL) == 0);
+    pthread_barrier_wait(&meet);
+    pthread_barrier_wait(&meet);
+    show_own_mask("other");
+    touch();
+    return arg;
+}
+
+static void before(void) {
+    static _Alignas(64) unsigned char here[512];
+    sigset_t all = full_set(), pending;
+    pthread_t t;
+    CHECK(pthread_barrier_init(&meet, NULL, 2) == 0 && pthread_create(&t, NULL, earlier, NULL) == 0);
+    pthread_barrier_wait(&meet);
+    CHECK(sigprocmask(SIG_SETMASK, &all, NULL) == 0 && raise(SIGBUS) == 0);
+    touch();
+    show_own_mask("own");
+    CHECK(sigpending(&pending) == 0);
+    show_mask("pending", &pending);
+    pthread_barrier_wait(&meet);
+    CHECK(pthread_join(t, NULL) == 0);
+    for (int i = 100; i < 104; i++) {
+        __asm__ volatile("fxsave64 %0" : "=m"(*(volatile unsigned char (*)[512])(view + i * PAGE)));
+        __asm__ volatile("fxsave64 %0" : "=m"(here));
+        CHECK(memcmp((unsigned char *)view + i * PAGE + 32, here + 32, 384) == 0);
+        memset((unsigned char *)view + i * PAGE, 0, 512);
+    }
+    show_own_mask("stepped");
+}
+
 static void die_of(int sig, int how) {
     sigset_t own = set_of(sig, 0);
     faults_prepare();
@@ -161,7 +266,8 @@ static void die_of(int sig, int how) {
 
 int main(int argc, char **argv) {
     static const struct one_case CASES[] = {
-        { "flags", flags }, { "jumps", jumps }, { "full_mask", full_mask }, { "unwinds", unwinds }, { "children", children }, { NULL, NULL },
+        { "flags", flags }, { "jumps", jumps }, { "full_mask", full_mask }, { "unwinds", unwinds }, { "children", children }, { "execs", execs },
+        { "handed", handed }, { "before", before }, { NULL, NULL },
     };
     if (argc == 5 && strcmp(argv[1], "die") == 0) {
         late = strcmp(argv[2], "late") == 0;

@@ -74,12 +74,12 @@ fn signals_that_are_sent_wait_and_arrive() {
 
 #[test]
 fn handlers_may_jump_and_may_touch_views_with_everything_blocked() {
-    compare("signal_handlers", &[&["jumps"], &["full_mask"]]);
+    compare("signal_handlers", &[&["before"], &["jumps"], &["full_mask"]]);
 }
 
 #[test]
 fn children_get_and_change_their_own() {
-    compare("signal_handlers", &[&["children"]]);
+    compare("signal_handlers", &[&["children"], &["execs"]]);
 }
 
 #[test]
@@ -87,6 +87,21 @@ fn the_program_dies_by_the_very_signal() {
     let signals = ["7", "11", "5"];
     let each: Vec<[&str; 3]> = signals.iter().flat_map(|s| ["0", "1", "2", "3"].map(|how| ["die", s, how])).collect();
     compare("signal_handlers", &each.iter().map(|c| &c[..]).collect::<Vec<_>>());
+}
+
+/// Everything at once, with so little memory for the region that its pages come and go.
+#[test]
+fn nothing_is_lost_in_a_storm() {
+    let Some(stage) = Stage::new() else { return };
+    let program = app("signal_storm", &[]);
+    for (backend, options) in backends(&stage) {
+        let join = if options.is_empty() { '?' } else { '&' };
+        let region = format!("{}{options}{join}resident=64k", stage.region());
+        let env = [("LIBSMC_FAULT", backend), ("SIGNALS_REGION", &region)];
+        let out = run(preloaded(program.to_str().expect("UTF-8"), &["storm", "early"]), &env);
+        assert!(out.status.success(), "{backend}{options}: {} {}", out.status, text(&out.stdout));
+        assert!(text(&out.stdout).ends_with("end\n"), "{backend}{options}: {}", text(&out.stdout));
+    }
 }
 
 /// Programs that live by these signals, with a region beside them.

@@ -20,6 +20,7 @@ mod ctor;
 mod descriptors;
 mod dl;
 mod elf;
+mod exec;
 mod files;
 mod find_object;
 mod heap;

@@ -176,8 +176,8 @@ const HERE: usize = libc::AT_FDCWD as usize;
 /// No page begins here, so no range is meant.
 const NOWHERE: usize = 1;
 
-/// Arguments with which a function has no effect; `None` where there are none: what allocates, opens an object, or needs
-/// a stream.
+/// Arguments with which a function has no effect; `None` where there are none: what allocates, opens an object, needs a
+/// stream, or starts a program.
 fn call_of(name: &str) -> Option<[usize; 6]> {
     let (path, attr, out) = (EMPTY.as_ptr() as usize, XATTR.as_ptr() as usize, SCRATCH.0.as_ptr() as usize);
     Some(match name {

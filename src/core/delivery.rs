@@ -65,6 +65,12 @@ fn take_held(info: &mut Info) -> bool {
     true
 }
 
+/// Sends a signal that has waited under the mark's number to this thread again, under its own.
+pub(super) fn send_on(mut info: Info) {
+    take_held(&mut info);
+    let _ = signal::queue_here(info.si_signo, &info);
+}
+
 /// The number that a program is told of a signal it has waited for; `info` is made to say the same.
 pub fn waited_for(info: &mut Info) -> i32 {
     take_held(info);

@@ -280,6 +280,28 @@ fn follow_quietly(sig: i32, r: &Ring, old: Disposition, new: Disposition) {
     }
 }
 
+/// Of our signals those that the program ignores become ignored in the kernel too: the answer, as a mask.
+pub(super) fn ignore_what_is_ignored() -> u64 {
+    let mut done = 0;
+    for sig in (1..=64).filter(|s| is_owned(*s)) {
+        let ignored = ring(sig).is_some_and(|r| r.read().0.is_ignored());
+        // A child of vfork may have set its own.
+        if ignored && signal::get(sig).is_ok_and(|a| is_ours(&a)) {
+            let _ = signal::set(sig, &Action::of(IGNORE, 0, 0));
+            done |= bit(sig);
+        }
+    }
+    done
+}
+
+/// Undoes [`ignore_what_is_ignored`] for the signals of a mask.
+pub(super) fn own_again(signals: u64) {
+    for sig in (1..=64).filter(|s| signals & bit(*s) != 0) {
+        let Some(r) = ring(sig) else { continue };
+        let _ = if sig == MARK { signal::set(sig, &ours(r.read().0)).map(drop) } else { follow(sig, r) };
+    }
+}
+
 /// The disposition for a delivery of `sig`, which uses up one with SA_RESETHAND.
 pub(super) fn for_delivery(signals: &SignalsBlocked, sig: i32) -> Disposition {
     let Some(r) = ring(sig) else { return Disposition::from_words([0; 3]) };

@@ -17,6 +17,7 @@ pub mod handler;
 pub mod harvest;
 pub mod home;
 pub mod hooks;
+pub mod inherit;
 pub mod keeper;
 pub mod losses;
 pub mod mapping;

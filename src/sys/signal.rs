@@ -249,6 +249,17 @@ pub fn queue_here(sig: i32, info: &Info) -> Result<(), Errno> {
     unsafe { syscall(libc::SYS_rt_tgsigqueueinfo, args) }.map(drop)
 }
 
+/// Takes a signal that waits for the calling thread, if one does. Async-signal-safe.
+pub fn take_waiting(sig: i32) -> Option<Info> {
+    let (set, now) = (bit(sig), [0u64; 2]);
+    // SAFETY: zeros are a valid siginfo.
+    let mut info: Info = unsafe { std::mem::zeroed() };
+    let args = [&raw const set as usize, &raw mut info as usize, &raw const now as usize, 8, 0, 0];
+    // SAFETY: all three are live; the set has eight bytes and the time two words.
+    unsafe { syscall(libc::SYS_rt_sigtimedwait, args) }.ok()?;
+    Some(info)
+}
+
 /// Offset in a siginfo of eight bytes that the kernel keeps and that no signal sent by a program uses.
 const NOTE: usize = 40;
 
@@ -304,13 +315,9 @@ mod tests {
         let old = mask().unwrap();
         set_mask(old | bit(SIGSTKFLT)).unwrap();
         queue_here(SIGSTKFLT, &info).unwrap();
-        let (set, timeout) = (bit(SIGSTKFLT), [0u64; 2]);
-        // SAFETY: zeros are a valid siginfo.
-        let mut got: Info = unsafe { std::mem::zeroed() };
-        let args = [&raw const set as usize, &raw mut got as usize, &raw const timeout as usize, 8, 0, 0];
-        // SAFETY: all three are live, the set has eight bytes.
-        let r = unsafe { syscall(libc::SYS_rt_sigtimedwait, args) };
+        let got = take_waiting(SIGSTKFLT).unwrap();
+        let more = take_waiting(SIGSTKFLT).is_some();
         set_mask(old).unwrap();
-        assert_eq!((r, note(&got), got.si_code), (Ok(SIGSTKFLT as usize), 0x1234_5678_9abc, libc::SI_QUEUE));
+        assert_eq!((more, note(&got), got.si_code), (false, 0x1234_5678_9abc, libc::SI_QUEUE));
     }
 }

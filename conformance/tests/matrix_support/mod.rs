@@ -216,8 +216,9 @@ impl Stage {
             let out = c.env("LIBSMC_REPORT", &report).output().expect("run an exerciser");
             assert!(out.status.success(), "{name}: {}: {}", out.status, text(&out.stderr));
         }
-        for case in ["answers", "masks", "threads", "sent"] {
-            let mut c = self.command(Mode::Preloaded, &app("signals", &[]).display().to_string(), &[case, "late"]);
+        let cases = [("signals", "answers"), ("signals", "masks"), ("signals", "threads"), ("signals", "sent")];
+        for (program, case) in cases.into_iter().chain([("signal_handlers", "execs")]) {
+            let mut c = self.command(Mode::Preloaded, &app(program, &[]).display().to_string(), &[case, "late"]);
             c.env("LIBSMC_FAULT", "sigbus").env("SIGNALS_REGION", self.region());
             let out = c.env("LIBSMC_REPORT", &report).output().expect("run an exerciser");
             assert!(out.status.success(), "{case}: {}: {}", out.status, text(&out.stdout));
