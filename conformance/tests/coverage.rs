@@ -36,6 +36,20 @@ const NOT_TRIED: &[&str] = &[
     "setresgid",
     "setgroups",
     "initgroups",
+    "sigsetmask",
+    "execve",
+    "execv",
+    "execvp",
+    "execvpe",
+    "execl",
+    "execlp",
+    "execle",
+    "fexecve",
+    "execveat",
+    "posix_spawn",
+    "posix_spawnp",
+    "pthread_attr_setsigmask_np",
+    "pthread_attr_getsigmask_np",
 ];
 
 /// Some libc of those supported lacks these.

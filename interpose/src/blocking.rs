@@ -23,8 +23,8 @@ pub struct Frame {
     pub value: usize,
     /// errno as the application had it.
     pub errno: usize,
-    /// Padding that keeps the stack aligned.
-    _unused: usize,
+    /// Room for eight bytes that an argument may point at. It also keeps the stack aligned.
+    pub spare: usize,
     /// r9, r8, rcx, rdx, rsi, rdi.
     args: [usize; 6],
 }
@@ -61,6 +61,15 @@ impl Frame {
         const { assert!(N < 6) };
         T::from(self.args.get(5 - N).copied().unwrap_or(0))
     }
+
+    /// Makes argument number `N` point at `spare`. The frame stays where it is during the real call.
+    pub fn point_at_spare<const N: usize>(&mut self) {
+        const { assert!(N < 6) };
+        let at = &raw const self.spare as usize;
+        if let Some(a) = self.args.get_mut(5 - N) {
+            *a = at;
+        }
+    }
 }
 
 /// Looks a real function up and stores it in its slot.
@@ -89,7 +98,8 @@ pub fn leave(_: &'static Hook, _: &mut Frame) -> bool {
 }
 
 /// `blocking! { Family need name, gate, failure => before, after; }` defines the hook `name` and its table entry
-/// `name::HOOK`. Gate: `active` jumps to the real function while no region was ever opened, `always` does not.
+/// `name::HOOK`. Gate: `active` jumps to the real function while no region was ever opened, `owned` while no signal is ours,
+/// `always` does not.
 macro_rules! blocking {
     ($( $family:ident $need:ident $name:ident, $gate:ident, $failure:literal => $before:path, $after:path; )*) => {
         $(
@@ -129,7 +139,7 @@ macro_rules! blocking {
                         "jmp qword ptr [rip + {slot}]",
                         "3:", ".cfi_restore_state",
                         "mov rax, [rsp]", "add rsp, 72", ".cfi_adjust_cfa_offset -72", "ret", ".cfi_endproc",
-                        active = sym smc_engine::base::active::ACTIVE, slot = sym HOOK, failure = const $failure,
+                        active = sym smc_engine::base::active::ACTIVE, owned = sym smc_engine::base::active::OWNED, slot = sym HOOK, failure = const $failure,
                         before = sym before, after = sym after)
                 }
 
@@ -169,7 +179,8 @@ macro_rules! blocking {
     };
     (@ required) => { true };
     (@ optional) => { false };
-    (@gate active) => { "cmp dword ptr [rip + {active}], 0\njne 2f\njmp qword ptr [rip + {slot}]\n2:" };
-    (@gate always) => { "# {active}" };
+    (@gate active) => { "cmp dword ptr [rip + {active}], 0\njne 2f\njmp qword ptr [rip + {slot}]\n2: # {owned}" };
+    (@gate owned) => { "cmp qword ptr [rip + {owned}], 0\njne 2f\njmp qword ptr [rip + {slot}]\n2: # {active}" };
+    (@gate always) => { "# {active} {owned}" };
 }
 pub(crate) use blocking;

@@ -72,7 +72,7 @@ pub trait Failure {
 macro_rules! failures {
     ($($t:ty => $v:expr),*) => { $(impl Failure for $t { const FAILED: $t = $v; })* };
 }
-failures!(c_int => -1, isize => -1, i64 => -1);
+failures!(c_int => -1, isize => -1, i64 => -1, usize => usize::MAX);
 
 impl<T> Failure for *mut T {
     const FAILED: *mut T = std::ptr::null_mut();

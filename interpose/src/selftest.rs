@@ -176,8 +176,8 @@ const HERE: usize = libc::AT_FDCWD as usize;
 /// No page begins here, so no range is meant.
 const NOWHERE: usize = 1;
 
-/// Arguments with which a function has no effect; `None` where there are none: what allocates, opens an object, needs
-/// a stream, or interrupts other threads.
+/// Arguments with which a function has no effect; `None` where there are none: what allocates, opens an object, needs a
+/// stream, starts a program, or interrupts other threads.
 fn call_of(name: &str) -> Option<[usize; 6]> {
     let (path, attr, out) = (EMPTY.as_ptr() as usize, XATTR.as_ptr() as usize, SCRATCH.0.as_ptr() as usize);
     Some(match name {
@@ -216,6 +216,12 @@ fn call_of(name: &str) -> Option<[usize; 6]> {
         "seteuid" | "setegid" => [BAD, 0, 0, 0, 0, 0],
         // No header.
         "capset" => [0, 0, 0, 0, 0, 0],
+        // No signal is -1, no change of a mask, no set of signals to wait for.
+        "sigaction" | "__sigaction" | "signal" | "bsd_signal" | "ssignal" | "sysv_signal" | "__sysv_signal"
+        | "sigset" | "sighold" | "sigrelse" | "sigignore" | "siginterrupt" => [BAD, 0, 0, 0, 0, 0],
+        "sigprocmask" | "pthread_sigmask" | "sigblock" | "siggetmask" => [0; 6],
+        "sigsuspend" | "__sigsuspend" | "sigwait" | "sigwaitinfo" | "sigtimedwait" => [0; 6],
+        "sigpending" => [out, 0, 0, 0, 0, 0],
         "dlsym" => [0, c"close".as_ptr() as usize, 0, 0, 0, 0],
         _ => return None,
     })

@@ -4,7 +4,10 @@
 //! versions this library loads on) and cached in an atomic: two threads that race store the same value.
 
 use crate::convert::{Failure, set_errno};
-use libc::{FILE, gid_t, off_t, size_t, ssize_t, stat as Stat, statx as Statx, uid_t};
+use libc::{
+    FILE, gid_t, off_t, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, pthread_attr_t, sighandler_t, sigset_t, size_t,
+    ssize_t, stat as Stat, statx as Statx, uid_t,
+};
 use libc::{c_char, c_int, c_void};
 use smc_engine::base::stats::Counter;
 pub use smc_engine::core::coverage::Family;
@@ -291,6 +294,36 @@ hooks! {
 
     Maps required: fn mprotect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int;
 
+    Signals required: fn sigaction(sig: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+    Signals optional: fn __sigaction(sig: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+    Signals required: fn signal(sig: c_int, handler: sighandler_t) -> sighandler_t;
+    Signals optional: fn bsd_signal(sig: c_int, handler: sighandler_t) -> sighandler_t;
+    Signals optional: fn ssignal(sig: c_int, handler: sighandler_t) -> sighandler_t;
+    Signals optional: fn sysv_signal(sig: c_int, handler: sighandler_t) -> sighandler_t;
+    Signals optional: fn __sysv_signal(sig: c_int, handler: sighandler_t) -> sighandler_t;
+    Signals optional: fn sigset(sig: c_int, handler: sighandler_t) -> sighandler_t;
+    Signals optional: fn sighold(sig: c_int) -> c_int;
+    Signals optional: fn sigrelse(sig: c_int) -> c_int;
+    Signals optional: fn sigignore(sig: c_int) -> c_int;
+    Signals optional: fn siginterrupt(sig: c_int, on: c_int) -> c_int;
+    Signals required: fn sigprocmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int;
+    Signals required: fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int;
+    Signals optional: fn sigblock(set: c_int) -> c_int;
+    Signals optional: fn sigsetmask(set: c_int) -> c_int;
+    Signals optional: fn siggetmask() -> c_int;
+    Signals required: fn sigpending(set: *mut sigset_t) -> c_int;
+    Signals optional: fn pthread_attr_setsigmask_np(attr: *mut pthread_attr_t, set: *const sigset_t) -> c_int;
+    Signals optional: fn pthread_attr_getsigmask_np(attr: *const pthread_attr_t, set: *mut sigset_t) -> c_int;
+
+    Signals required: fn execve(path: *const c_char, args: *const *mut c_char, env: *const *mut c_char) -> c_int;
+    Signals required: fn execv(path: *const c_char, args: *const *mut c_char) -> c_int;
+    Signals required: fn execvp(file: *const c_char, args: *const *mut c_char) -> c_int;
+    Signals required: fn execvpe(file: *const c_char, args: *const *mut c_char, env: *const *mut c_char) -> c_int;
+    Signals required: fn fexecve(fd: c_int, args: *const *mut c_char, env: *const *mut c_char) -> c_int;
+    Signals optional: fn execveat(dir: c_int, path: *const c_char, args: *const *mut c_char, env: *const *mut c_char, flags: c_int) -> c_int;
+    Signals required: fn posix_spawn(pid: *mut pid_t, path: *const c_char, todo: *const posix_spawn_file_actions_t, attr: *const posix_spawnattr_t, args: *const *mut c_char, env: *const *mut c_char) -> c_int;
+    Signals required: fn posix_spawnp(pid: *mut pid_t, file: *const c_char, todo: *const posix_spawn_file_actions_t, attr: *const posix_spawnattr_t, args: *const *mut c_char, env: *const *mut c_char) -> c_int;
+
     Stdio required: fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
     Stdio required: fn fileno(f: *mut FILE) -> c_int;
     Stdio required: fn fileno_unlocked(f: *mut FILE) -> c_int;
@@ -355,6 +388,8 @@ pub fn all() -> impl Iterator<Item = &'static Hook> {
         crate::descriptors::BLOCKING,
         crate::maps::BLOCKING,
         crate::stdio::BLOCKING,
+        crate::signal_waits::BLOCKING,
+        crate::exec::LISTS,
     ];
     TABLE
         .iter()

@@ -39,6 +39,8 @@ kinds! {
         Maps = "maps",
         /// System calls that may meet an absent page of a view in their buffers.
         Buffers = "buffers",
+        /// Dispositions and masks of the signals that a back end uses.
+        Signals = "signals",
         /// stdio on `/smc/` files.
         Stdio = "stdio",
         /// Lookups by name, and objects opened while the program runs.
@@ -58,6 +60,9 @@ impl Family {
             Family::Maps => "the call does not know views of regions",
             Family::Buffers => {
                 "the call answers EBADF on a /smc/ file, and EFAULT for a buffer on an absent page unless the back end is thread"
+            }
+            Family::Signals => {
+                "the call acts on the library's own handler: a program that replaces SIGBUS or SIGSEGV by it loses its views, unless the back end is thread"
             }
             Family::Stdio => "streams on /smc/ files cannot be had by this call",
             Family::Loader => "a hooked name that the program asks of a handle is libc's own",

@@ -20,7 +20,7 @@ use crate::sys::clock::{Deadline, nap};
 use crate::sys::sigframe::Frame;
 use crate::sys::sync::SignalsBlocked;
 use crate::sys::{process, signal};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::SeqCst};
 
 /// Trap flag: one instruction, then SIGTRAP.
 const TF: u64 = 1 << 8;
@@ -30,11 +30,14 @@ const STEPPERS: usize = 64;
 /// A thread in a single step and the pages opened for it (an operand can straddle two).
 struct Stepper {
     tid: AtomicU32,
+    /// The program has SIGTRAP blocked: it is open for the step only, for a trap while it is blocked ends the process.
+    blocked: AtomicBool,
     opened: [AtomicUsize; 2],
 }
 
-static STEPPING: [Stepper; STEPPERS] =
-    [const { Stepper { tid: AtomicU32::new(0), opened: [const { AtomicUsize::new(0) }; 2] } }; STEPPERS];
+static STEPPING: [Stepper; STEPPERS] = [const {
+    Stepper { tid: AtomicU32::new(0), blocked: AtomicBool::new(false), opened: [const { AtomicUsize::new(0) }; 2] }
+}; STEPPERS];
 
 /// What must happen before the first exact region: decoder tables are built here, because building them allocates.
 pub fn prepare() -> Result<(), crate::sys::Errno> {
@@ -127,7 +130,13 @@ impl Region {
                 self.stats.stores_emulated.hit();
                 Served::Retry
             }
-            Outcome::Step(_) => self.begin_step(signals, view, page, &mut frame, deadline),
+            Outcome::Step(_) => {
+                let served = self.begin_step(signals, view, page, &mut frame, deadline);
+                if served == Served::Retry {
+                    open_trap(ctx);
+                }
+                served
+            }
         }
     }
 
@@ -256,6 +265,20 @@ impl Region {
     }
 }
 
+/// Lets the trap of this thread's step arrive.
+fn open_trap(ctx: *mut signal::Context) {
+    // SAFETY: the handler was given this context by the kernel.
+    let mask = unsafe { signal::interrupted_mask(ctx) };
+    let tid = process::tid();
+    if mask & signal::bit(signal::SIGTRAP) != 0
+        && let Some(slot) = STEPPING.iter().find(|s| s.tid.load(SeqCst) == tid)
+    {
+        slot.blocked.store(true, SeqCst);
+        // SAFETY: as above.
+        unsafe { signal::set_interrupted_mask(ctx, mask & !signal::bit(signal::SIGTRAP)) };
+    }
+}
+
 fn claim_stepper(tid: u32, deadline: Deadline) -> Option<&'static Stepper> {
     loop {
         let mine = STEPPING.iter().find(|s| s.tid.load(SeqCst) == tid);
@@ -283,6 +306,12 @@ pub(super) fn after_step(signals: &SignalsBlocked, ctx: *mut signal::Context) ->
     // SAFETY: the handler was given this context by the kernel.
     let mut frame = unsafe { Frame::new(ctx.cast()) };
     frame.set_flags(frame.flags() & !TF);
+    if slot.blocked.swap(false, SeqCst) {
+        // SAFETY: as above.
+        let mask = unsafe { signal::interrupted_mask(ctx) } | signal::bit(signal::SIGTRAP);
+        // SAFETY: as above.
+        unsafe { signal::set_interrupted_mask(ctx, mask) };
+    }
     slot.tid.store(0, SeqCst);
     true
 }

@@ -7,44 +7,23 @@ use super::fault::Served;
 use super::region::Region;
 use super::tracker::Delivery;
 use super::views;
+use super::{delivery, disposition};
 use crate::base::PAGE;
 use crate::sys::Errno;
 use crate::sys::clock::nap;
 use crate::sys::event::readable;
 use crate::sys::process::private_descriptors;
-use crate::sys::signal::{self, Action};
+use crate::sys::signal;
 use crate::sys::stack;
 use crate::sys::sync::SignalsBlocked;
-use crate::sys::thread::ForkMark;
 use crate::sys::uffd::{Msg, Uffd};
-use std::cell::UnsafeCell;
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Mutex, OnceLock};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// The action a signal had before ours, readable in a handler.
-struct Previous {
-    installed: AtomicBool,
-    action: UnsafeCell<Action>,
-}
-
-// SAFETY: `action` is written once, under INSTALL and before `installed` is set; it is read only after that.
-unsafe impl Sync for Previous {}
-
-static PREVIOUS: [Previous; 3] =
-    [const { Previous { installed: AtomicBool::new(false), action: UnsafeCell::new(Action::DEFAULT) } }; 3];
+/// The signals that have our handler, as a mask; changed under INSTALL.
+static INSTALLED: AtomicU64 = AtomicU64::new(0);
 static INSTALL: Mutex<()> = Mutex::new(());
-/// The process whose faults are served.
-static PROCESS: OnceLock<ForkMark> = OnceLock::new();
-
-fn slot_of(sig: i32) -> Option<&'static Previous> {
-    match sig {
-        signal::SIGBUS => PREVIOUS.first(),
-        signal::SIGSEGV => PREVIOUS.get(1),
-        signal::SIGTRAP => PREVIOUS.get(2),
-        _ => None,
-    }
-}
 
 /// Makes sure the handler that `delivery` needs is installed; it stays for the life of the process.
 pub fn install(delivery: Delivery) -> Result<(), Errno> {
@@ -58,42 +37,73 @@ pub fn install(delivery: Delivery) -> Result<(), Errno> {
 /// Makes sure our handler for `sig` is installed.
 pub(super) fn install_signal(sig: i32) -> Result<(), Errno> {
     let _guard = INSTALL.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let Some(slot) = slot_of(sig) else { return Ok(()) };
-    if slot.installed.load(SeqCst) {
+    if INSTALLED.load(SeqCst) & signal::bit(sig) != 0 {
         return Ok(());
     }
-    PROCESS.get_or_init(ForkMark::new);
-    let old = signal::get(sig)?;
-    // SAFETY: under INSTALL, and no reader before `installed` is set.
-    unsafe { *slot.action.get() = old };
     stack::prepare()?;
-    slot.installed.store(true, SeqCst);
-    signal::set(sig, &Action::handle(on_signal)).map(drop)
+    disposition::take_over(sig, on_signal)?;
+    INSTALLED.fetch_or(signal::bit(sig), SeqCst);
+    Ok(())
 }
 
+/// The kernel comes here. What is ours is done when `arrive` returns; for the rest this goes on in the program's handler, on
+/// the kernel's frame and with the registers as the kernel sets them: the signal's number from the info, and rax zero.
+#[unsafe(naked)]
 extern "C" fn on_signal(sig: i32, info: *mut signal::Info, ctx: *mut signal::Context) {
+    std::arch::naked_asm!(
+        ".cfi_startproc",
+        "endbr64",
+        "push rdi",
+        ".cfi_adjust_cfa_offset 8",
+        "push rsi",
+        ".cfi_adjust_cfa_offset 8",
+        "push rdx",
+        ".cfi_adjust_cfa_offset 8",
+        "call {arrive}",
+        "pop rdx",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rsi",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rdi",
+        ".cfi_adjust_cfa_offset -8",
+        "mov r11, rax",
+        "xor eax, eax",
+        "test r11, r11",
+        "jne 2f",
+        "ret",
+        "2:",
+        "mov edi, dword ptr [rsi]",
+        "jmp r11",
+        ".cfi_endproc",
+        arrive = sym arrive
+    )
+}
+
+/// Serves what is ours; otherwise answers the program's handler that is to be called, or 0.
+extern "C" fn arrive(sig: i32, info: *mut signal::Info, ctx: *mut signal::Context) -> usize {
     let signals = SignalsBlocked::in_handler();
-    // SAFETY: the kernel gave us info; it carries an address for the signals this handler is installed for.
+    // SAFETY: the kernel gave us info; it carries an address for the signals of faults.
     let addr = unsafe { signal::fault_addr(info) };
     // SAFETY: as above.
     let from_kernel = unsafe { signal::is_fault(info) };
     // In a fork child the views are not there, and nobody serves them.
-    let mine = PROCESS.get().is_some_and(|p| !p.in_child());
+    let mine = from_kernel && disposition::is_owner();
     let served = stack::with_room(|| match sig {
         signal::SIGTRAP if mine && super::exact::after_step(&signals, ctx) => Some(Served::Retry),
-        signal::SIGTRAP => None,
-        _ if from_kernel && mine => serve_fault(&signals, addr, ctx),
+        signal::SIGBUS | signal::SIGSEGV if mine => serve_fault(&signals, addr, ctx),
         _ => None,
     });
     match served {
-        Some(Served::Retry) => return,
+        Some(Served::Retry) => return 0,
         Some(Served::Bus) if sig == signal::SIGSEGV => {
-            // SAFETY: these are the kernel's arguments.
-            return unsafe { signal::turn_into_bus(info, ctx) };
+            // SAFETY: these are the kernel's arguments, and this handler returns.
+            unsafe { delivery::as_bus(info, ctx) };
+            return 0;
         }
         _ => {}
     }
-    pass_on(sig, info, ctx, from_kernel);
+    // SAFETY: these are the kernel's arguments; the caller returns or jumps to the answer.
+    unsafe { delivery::to_program(&signals, info, ctx) }
 }
 
 /// Serves an access at `addr`; `None` when it is not ours to serve.
@@ -110,26 +120,6 @@ fn serve_fault(signals: &SignalsBlocked, addr: usize, ctx: *mut signal::Context)
         true => region.serve_store(signals, &view, page, ctx),
         false => region.serve(signals, &view, page, write),
     })
-}
-
-/// What would have happened without us.
-fn pass_on(sig: i32, info: *mut signal::Info, ctx: *mut signal::Context, from_kernel: bool) {
-    let Some(slot) = slot_of(sig) else { return };
-    // SAFETY: this handler runs only after `action` was written for good.
-    let old = unsafe { *slot.action.get() };
-    // SAFETY: these are the kernel's arguments.
-    if unsafe { old.chain(sig, info, ctx) } {
-        return;
-    }
-    if old.is_ignored() && !from_kernel {
-        return;
-    }
-    // Default (or ignored, which the kernel treats as default for a fault): let the signal do its work. An access
-    // faults again on return; a trap is behind its instruction, and a signal somebody sent is gone: they are sent again.
-    let _ = signal::set(sig, &Action::DEFAULT);
-    if !from_kernel || sig == signal::SIGTRAP {
-        signal::raise(sig);
-    }
 }
 
 /// Body of the thread that serves a region's faults.

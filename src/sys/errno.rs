@@ -27,6 +27,8 @@ impl Errno {
     pub const PIPE: Errno = Errno(libc::EPIPE);
     /// The peer broke the protocol.
     pub const PROTO: Errno = Errno(libc::EPROTO);
+    /// An argument that the call does not take.
+    pub const INVAL: Errno = Errno(libc::EINVAL);
     /// No such thing.
     pub const NOENT: Errno = Errno(libc::ENOENT);
 

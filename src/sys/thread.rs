@@ -193,6 +193,13 @@ impl ForkMark {
     }
 }
 
+impl ForkMark {
+    /// True in a child that shares the memory of the process that made the mark (vfork). Async-signal-safe.
+    pub fn is_borrowed(&self) -> bool {
+        !self.in_child() && super::process::pid() != self.pid
+    }
+}
+
 impl Default for ForkMark {
     fn default() -> Self {
         ForkMark::new()

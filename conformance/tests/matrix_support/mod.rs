@@ -1,4 +1,5 @@
 //! Running one program three times and comparing.
+#![allow(dead_code)]
 
 use crate::preload_support::{app, library, root, target, text};
 use std::collections::BTreeMap;
@@ -122,7 +123,8 @@ impl Stage {
         Some(stage)
     }
 
-    fn region(&self) -> String {
+    /// Name of the region.
+    pub fn region(&self) -> String {
         format!("/smc/local/{}", self.name)
     }
 
@@ -213,6 +215,13 @@ impl Stage {
             );
             let out = c.env("LIBSMC_REPORT", &report).output().expect("run an exerciser");
             assert!(out.status.success(), "{name}: {}: {}", out.status, text(&out.stderr));
+        }
+        let cases = [("signals", "answers"), ("signals", "masks"), ("signals", "threads"), ("signals", "sent")];
+        for (program, case) in cases.into_iter().chain([("signal_handlers", "execs")]) {
+            let mut c = self.command(Mode::Preloaded, &app(program, &[]).display().to_string(), &[case, "late"]);
+            c.env("LIBSMC_FAULT", "sigbus").env("SIGNALS_REGION", self.region());
+            let out = c.env("LIBSMC_REPORT", &report).output().expect("run an exerciser");
+            assert!(out.status.success(), "{case}: {}: {}", out.status, text(&out.stdout));
         }
         read_report(&report)
     }
