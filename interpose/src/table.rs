@@ -4,7 +4,7 @@
 //! versions this library loads on) and cached in an atomic: two threads that race store the same value.
 
 use crate::convert::{Failure, set_errno};
-use libc::{FILE, off_t, size_t, ssize_t, stat as Stat, statx as Statx};
+use libc::{FILE, iovec, off_t, size_t, ssize_t, stat as Stat, statx as Statx};
 use libc::{c_char, c_int, c_void};
 use smc_engine::base::stats::Counter;
 pub use smc_engine::core::coverage::Family;
@@ -290,6 +290,18 @@ hooks! {
 
 
     Maps required: fn mprotect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int;
+    Maps optional: fn pkey_mprotect(addr: *mut c_void, len: size_t, prot: c_int, key: c_int) -> c_int;
+    Maps required: fn mlock(addr: *const c_void, len: size_t) -> c_int;
+    Maps optional: fn mlock2(addr: *const c_void, len: size_t, flags: u32) -> c_int;
+    Maps required: fn munlock(addr: *const c_void, len: size_t) -> c_int;
+    Maps required: fn mlockall(flags: c_int) -> c_int;
+    Maps required: fn mincore(addr: *mut c_void, len: size_t, out: *mut u8) -> c_int;
+    Maps required: fn brk(end: *mut c_void) -> c_int;
+    Maps required: fn sbrk(by: isize) -> *mut c_void;
+    Maps required: fn shmat(id: c_int, addr: *const c_void, flags: c_int) -> *mut c_void;
+    Maps required: fn remap_file_pages(addr: *mut c_void, len: size_t, prot: c_int, page: size_t, flags: c_int) -> c_int;
+    Maps optional: fn process_madvise(who: c_int, list: *const iovec, n: size_t, advice: c_int, flags: u32) -> ssize_t;
+    Maps optional: fn mseal(addr: *mut c_void, len: size_t, flags: std::ffi::c_ulong) -> c_int;
 
     Stdio required: fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
     Stdio required: fn fileno(f: *mut FILE) -> c_int;
@@ -342,6 +354,7 @@ pub fn all() -> impl Iterator<Item = &'static Hook> {
         crate::transfer::BLOCKING,
         crate::descriptors::BLOCKING,
         crate::maps::BLOCKING,
+        crate::messages::BLOCKING,
         crate::stdio::BLOCKING,
     ];
     TABLE

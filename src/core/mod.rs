@@ -23,6 +23,7 @@ pub mod pages;
 pub mod poison;
 pub mod region;
 pub mod selftest;
+pub mod spans;
 pub mod tracker;
 pub mod transfer;
 pub mod unsent;

@@ -102,9 +102,9 @@ impl Region {
         let pinned = budget == usize::MAX;
         let file = mem::memfd(c"smc-region", size as u64).map_err(system(&attempt))?;
         let a =
-            private_alias(Mapping::shared_aligned(file.as_fd(), size, mem::RW), pinned).map_err(system(&attempt))?;
+            private_alias(Mapping::shared_aligned(file.as_fd(), size, mem::NONE), pinned).map_err(system(&attempt))?;
         let t = match twin {
-            true => Some(private_alias(Mapping::anonymous(size, mem::RW), pinned).map_err(system(&attempt))?),
+            true => Some(private_alias(Mapping::anonymous(size, mem::NONE), pinned).map_err(system(&attempt))?),
             false => None,
         };
         // The size is fixed from here on: nobody can truncate pages away under a view.
@@ -203,6 +203,12 @@ impl Region {
     pub fn local_limit(&self) -> Option<u64> {
         let per_page = if self.t.is_some() { 2 * PAGE } else { PAGE };
         (self.budget != usize::MAX).then(|| (self.budget * per_page) as u64)
+    }
+
+    /// Own memory that must not be locked into RAM, because pages of it are given back.
+    pub fn unlockable(&self) -> impl Iterator<Item = (usize, usize)> {
+        let own = [Some(&self.a), self.t.as_ref()];
+        own.into_iter().flatten().filter(|_| self.budget != usize::MAX).map(|m| (m.addr(), m.len()))
     }
 
     /// Whole region, in pages.
@@ -343,10 +349,12 @@ fn private_alias(
     let _ = m.advise(0, m.len(), mem::DONTFORK);
     let _ = m.advise(0, m.len(), mem::DONTDUMP);
     if pinned {
+        m.protect(0, m.len(), mem::RW)?;
         m.collapse();
         // A kernel before 5.14 does not know it; then pages are allocated on first fetch.
         let _ = m.advise(0, m.len(), mem::POPULATE_WRITE);
     } else {
+        m.unlocked(mem::RW)?;
         // A huge page is memory that eviction cannot give back by the page.
         let _ = m.advise(0, m.len(), mem::NOHUGEPAGE);
     }
