@@ -4,7 +4,7 @@
 //! |---|---|
 //! | mlock, mlock2 | brings the pages in and locks nothing: an acquire may still drop them. ENOMEM when the region cannot keep them all, EAGAIN when its home does not answer. With MLOCK_ONFAULT: no effect |
 //! | munlock | no effect |
-//! | mlockall | locks all other memory; views, and the library's copy of a region that is paged, stay as they are |
+//! | mlockall | locks all other memory; views, exported memory, and the library's copy of a region that is paged stay as they are |
 //! | mincore | 1 for a page whose bytes are here, 0 for one that a touch would fetch |
 //! | brk, sbrk | ENOMEM when the heap would give up memory that holds a view |
 //! | shmat | SHM_REMAP replaces views as MAP_FIXED does |
@@ -117,6 +117,9 @@ pub unsafe extern "C" fn munlock(addr: *const c_void, len: size_t) -> c_int {
     between(addr as usize, len, |a, n| unsafe { real::munlock(a as *const c_void, n) }, |_| Ok(()))
 }
 
+/// The path of exported memory, after the slash. To lock it would fill what the exporter has never touched.
+const HOME: &[u8] = b"memfd:libsmc-home";
+
 /// mlockall(2): the kernel would fetch whole regions, and lock what must be given back. So everything is locked as it is
 /// touched, regions are unlocked again, and the rest is brought in.
 ///
@@ -146,9 +149,11 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
             // SAFETY: concerns mappings that are made later.
             unsafe { real::mlockall(libc::MCL_FUTURE) };
         }
-        process::each_mapping(|start, end| {
+        process::each_mapping(|start, end, file| {
             let ours = |(a, n): (usize, usize)| a < end && start < a + n;
-            if !own().any(ours) && !any_view(start, end - start) {
+            if file.starts_with(HOME) {
+                let _ = mem::unlock(start, end - start);
+            } else if !own().any(ours) && !any_view(start, end - start) {
                 // As mlockall: what cannot be filled is left.
                 let _ = mem::lock(start, end - start);
             }

@@ -204,8 +204,12 @@ fn call_of(name: &str) -> Option<[usize; 6]> {
         "readv" | "writev" | "preadv" | "preadv64" | "pwritev" | "pwritev64" => [BAD, 0, 0, 0, 0, 0],
         "preadv2" | "preadv64v2" | "pwritev2" | "pwritev64v2" => [BAD, 0, 0, 0, 0, 0],
         "__read_chk" | "__pread_chk" | "__pread64_chk" | "vmsplice" => [BAD, 0, 0, 0, 0, 0],
-        "send" | "sendto" | "sendmsg" | "sendmmsg" | "recv" | "recvfrom" | "recvmsg" | "recvmmsg" => [BAD, 0, 0, 0, 0, 0],
-        "__recv_chk" | "connect" | "bind" | "accept" | "accept4" | "getsockname" | "getpeername" => [BAD, 0, 0, 0, 0, 0],
+        "send" | "sendto" | "sendmsg" | "sendmmsg" | "recv" | "recvfrom" | "recvmsg" | "recvmmsg" => {
+            [BAD, 0, 0, 0, 0, 0]
+        }
+        "__recv_chk" | "connect" | "bind" | "accept" | "accept4" | "getsockname" | "getpeername" => {
+            [BAD, 0, 0, 0, 0, 0]
+        }
         "getsockopt" | "setsockopt" | "epoll_ctl" | "msgsnd" | "socketpair" => [BAD, 0, 0, 0, 0, 0],
         "epoll_wait" | "epoll_pwait" | "epoll_pwait2" => [BAD, out, 1, 0, 0, 0],
         "msgrcv" => [BAD, out, 0, 0, libc::IPC_NOWAIT as usize, 0],

@@ -39,6 +39,8 @@ pub type Each<'a> = &'a mut dyn FnMut(usize, usize, Use);
 const TARGET_MOST: usize = 1 << 20;
 /// Most calls of one hook: with every one the pages have gone again before the kernel came to them.
 const TRIES: usize = 16;
+/// Most passes over the buffers before a call.
+const PASSES: usize = 4;
 /// Most entries of a list of buffers or messages.
 pub const LIST: usize = 1024;
 
@@ -73,9 +75,19 @@ pub fn is_long(start: usize, len: usize) -> bool {
     len > TARGET_MOST && views::any_in(start, len)
 }
 
+/// Touches every buffer. In a region that is paged the last ones may drive the first ones out: a few passes.
 fn touched(f: &Frame, list: impl Fn(&Frame, Each)) -> bool {
     let mut any = false;
-    list(f, &mut |at, len, how| any |= touch(at, len, how));
+    for _ in 0..PASSES {
+        let mut gone = false;
+        list(f, &mut |at, len, how| any |= touch(at, len, how));
+        list(f, &mut |at, len, how| {
+            gone |= touchable(at, len, how, |s, end| s.pages_go() && !spans::all_here(s.start, end))
+        });
+        if !gone {
+            break;
+        }
+    }
     any
 }
 
@@ -84,6 +96,14 @@ fn touched(f: &Frame, list: impl Fn(&Frame, Each)) -> bool {
 /// rest would drive it out again or may stay empty. Takes no lock and gives nothing up: it may run in a signal handler of
 /// the program.
 pub fn touch(start: usize, len: usize, how: Use) -> bool {
+    touchable(start, len, how, |s, end| {
+        touch_pages(s.start, end, how != Use::Source && s.refuses_clean);
+        true
+    })
+}
+
+/// Calls `f` with every part of a buffer that is to be touched, and its end; true when it was true for any.
+fn touchable(start: usize, len: usize, how: Use, mut f: impl FnMut(&spans::Span, usize) -> bool) -> bool {
     if len == 0 || !views::any_in(start, len) {
         return false;
     }
@@ -97,10 +117,7 @@ pub fn touch(start: usize, len: usize, how: Use) -> bool {
         if how != Use::Source && !s.write {
             return false;
         }
-        if !s.waits {
-            any = true;
-            touch_pages(s.start, stop, how != Use::Source && s.refuses_clean);
-        }
+        any |= !s.waits && f(&s, stop);
         if stop < s.end {
             break;
         }

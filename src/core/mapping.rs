@@ -145,13 +145,7 @@ impl Region {
 
 /// Maps the memory file for a view, without access: at the hint, anywhere, or on a 2 MiB boundary when it is large and the place is free
 /// to choose (one last-level page table per 2 MiB keeps scans and shootdowns few).
-fn place(
-    fd: i32,
-    hint: usize,
-    fixed: bool,
-    off: u64,
-    len: usize,
-) -> std::result::Result<usize, crate::sys::Errno> {
+fn place(fd: i32, hint: usize, fixed: bool, off: u64, len: usize) -> std::result::Result<usize, crate::sys::Errno> {
     const HUGE: usize = 2 << 20;
     if hint == 0 && !fixed && len >= HUGE {
         let hole = Mapping::anonymous(len + HUGE, mem::NONE)?;

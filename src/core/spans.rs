@@ -27,6 +27,11 @@ pub struct Span {
 }
 
 impl Span {
+    /// Pages of it are driven out by others.
+    pub fn pages_go(&self) -> bool {
+        self.most != usize::MAX
+    }
+
     fn of(v: &View, start: usize, end: usize) -> Span {
         let (r, end_of_view) = (v.region(), v.start + v.pages.len() * PAGE);
         Span {
@@ -53,6 +58,13 @@ pub fn first(start: usize, end: usize) -> Option<Span> {
 pub fn is_here(addr: usize) -> bool {
     let _signals = SignalsBlocked::new();
     views::lookup(addr).is_some_and(|v| v.region().is_resident(v.page_at(addr)))
+}
+
+/// True when all pages of a part of one view are here.
+pub fn all_here(start: usize, end: usize) -> bool {
+    let _signals = SignalsBlocked::new();
+    let here = |v: &View, at: usize| at < v.start + v.pages.len() * PAGE && v.region().is_resident(v.page_at(at));
+    views::lookup(start).is_some_and(|v| (start & !(PAGE - 1)..end).step_by(PAGE).all(|at| here(&v, at.max(start))))
 }
 
 /// Brings the pages of `[start, end)` that belong to views, without showing them: the next touch fetches nothing.

@@ -113,27 +113,30 @@ pub fn can_read(p: *const u8) -> bool {
     n == Ok(1)
 }
 
-/// Calls `f` with the bounds of every mapping of this process, as far as /proc tells. Does not allocate.
-pub fn each_mapping(mut f: impl FnMut(usize, usize)) {
+/// Calls `f` with the bounds of every mapping of this process and the start of its file's path, as far as /proc tells.
+/// Does not allocate.
+pub fn each_mapping(mut f: impl FnMut(usize, usize, &[u8])) {
     let Ok(fd) = super::procfs::open(c"/proc/thread-self/maps", libc::O_RDONLY) else { return };
     let mut buf = [0u8; 4096];
-    // What is being read of the line: 0 and 1 its two addresses, 2 the rest.
-    let (mut part, mut bounds) = (0, [0usize; 2]);
+    let (mut column, mut bounds, mut path, mut len) = (0, [0usize; 2], [0u8; 32], 0);
     loop {
         let args = [fd.as_raw_fd() as usize, buf.as_mut_ptr() as usize, buf.len(), 0, 0, 0];
         // SAFETY: the buffer is writable for its length.
         let Ok(n @ 1..) = super::errno::retry(|| unsafe { syscall(libc::SYS_read, args) }) else { return };
         for c in buf.iter().take(n) {
-            match (*c, part) {
-                (b'\n', _) => (part, bounds) = (0, [0; 2]),
-                (b'-', 0) => part = 1,
-                (b' ', 1) => {
-                    part = 2;
-                    f(bounds[0], bounds[1]);
+            match (*c, column) {
+                (b'\n', _) => {
+                    f(bounds[0], bounds[1], path.get(..len).unwrap_or_default());
+                    (column, bounds, len) = (0, [0; 2], 0);
                 }
+                (b'-', 0) | (b' ', 1) | (b'/', 2) => column += 1,
                 (c, 0 | 1) => {
                     let digit = (c as char).to_digit(16).unwrap_or(0) as usize;
-                    bounds[part] = bounds[part] << 4 | digit;
+                    bounds[column] = bounds[column] << 4 | digit;
+                }
+                (c, 3) if len < path.len() => {
+                    path[len] = c;
+                    len += 1;
                 }
                 _ => {}
             }

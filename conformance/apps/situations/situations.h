@@ -19,6 +19,8 @@
 /* Wrong arguments are the point of some checks. */
 #pragma GCC diagnostic ignored "-Wnonnull"
 #pragma GCC diagnostic ignored "-Wunused-function"
+#pragma GCC diagnostic ignored "-Wunused-variable"
+#pragma GCC diagnostic ignored "-Wunused-const-variable"
 #pragma GCC diagnostic ignored "-Wstringop-overflow"
 #pragma GCC diagnostic ignored "-Wstringop-overread"
 
@@ -119,3 +121,9 @@ static void home_is_whole(void) {
         if (all[i] != pattern(i)) { printf("the home has changed at %zu\n", i); _exit(1); }
     free(all);
 }
+
+static char tmp[] = "/tmp/smc-situations-XXXXXX";
+
+/* What buffers are filled with: N bytes of it. */
+static const char TEXT[] = "thirty-two bytes and a few more for the wire";
+#define N 40
