@@ -12,7 +12,7 @@ use crate::convert::{CErr, errno, set_errno};
 use crate::elf::Object;
 use crate::table::{self, Family, Hook};
 use crate::{blocking, dl, malloc, report};
-use libc::c_void;
+use libc::{c_int, c_void};
 use smc_engine::core::coverage::{Off, Provider, Row, State};
 use smc_engine::policy::Reason;
 use smc_engine::sys::dl as names;
@@ -238,6 +238,8 @@ fn call_of(name: &str) -> Option<[usize; 6]> {
         "fdopen" => [BAD, path, 0, 0, 0, 0],
         // An empty range, or one that begins inside a page.
         "close_range" => [1, 0, 0, 0, 0, 0],
+        // No descriptor has such a number.
+        "closefrom" => [c_int::MAX as usize, 0, 0, 0, 0, 0],
         "mmap" | "mmap64" => [0, 0, 0, 0, BAD, 0],
         "munmap" | "mremap" | "mprotect" | "msync" => [NOWHERE, 0, 0, 0, 0, 0],
         "madvise" | "posix_madvise" => [NOWHERE, 0, BAD, 0, 0, 0],

@@ -190,7 +190,7 @@ const ANNOUNCES: &[(&[&str], &str)] = &[
         &["__open_2", "__open64_2", "__openat_2", "__openat64_2", "dup", "fcntl", "fcntl64"],
         "birth of a descriptor, after",
     ),
-    (&["close", "close_range"], "death of a descriptor, before"),
+    (&["close", "close_range", "closefrom"], "death of a descriptor, before"),
     // The number changes hands inside the real call: the old file is held meanwhile.
     (&["dup2", "dup3"], "birth and death of a descriptor, after"),
     (&["mmap", "mmap64"], "birth of a view, after; death of views replaced, before"),
@@ -287,6 +287,7 @@ hooks! {
     Files required: fn dup2(fd: c_int, to: c_int) -> c_int;
     Files required: fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;
     Files required: fn close_range(first: u32, last: u32, flags: c_int) -> c_int;
+    Files required: fn closefrom(first: c_int) -> c_int;
 
 
     Maps required: fn mprotect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int;

@@ -25,10 +25,11 @@ use crate::base::stats::RegionStats;
 use crate::base::{Error, HomeOff, Result, Status};
 use crate::link::{Link, MemoryKind, Opened, RegionKey, Registration};
 use crate::sys::clock::Deadline;
+use crate::sys::kept::KeptFd;
 use crate::sys::mem::{self, Mapping};
 use crate::sys::sync::{Lock, SignalsBlocked};
 use std::collections::BTreeSet;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -53,7 +54,7 @@ pub struct Region {
     pub(super) key: RegionKey,
     len: u64,
     kind: MemoryKind,
-    pub(super) file: OwnedFd,
+    pub(super) file: KeptFd,
     a: Mapping,
     t: Option<Mapping>,
     registrations: Vec<Registration>,
@@ -133,7 +134,7 @@ impl Region {
             name,
             opts,
             link,
-            file,
+            file: KeptFd::new(file),
             a,
             t,
             registrations,
@@ -247,7 +248,7 @@ impl Region {
 
     /// Gives the local memory of hidden pages back that this thread holds. A pinned region keeps it: devices know it.
     pub(super) fn give_back(&self, r: PageRange) {
-        if self.budget == usize::MAX || r.is_empty() {
+        if self.budget == usize::MAX || r.is_empty() || !self.file.is_intact() {
             return;
         }
         let (from, len) = (r.start * PAGE, r.len() * PAGE);

@@ -27,6 +27,10 @@ impl Errno {
     pub const PIPE: Errno = Errno(libc::EPIPE);
     /// The peer broke the protocol.
     pub const PROTO: Errno = Errno(libc::EPROTO);
+    /// No such descriptor.
+    pub const BADF: Errno = Errno(libc::EBADF);
+    /// A request that this kind of file does not know.
+    pub const NOTTY: Errno = Errno(libc::ENOTTY);
     /// No such thing.
     pub const NOENT: Errno = Errno(libc::ENOENT);
 
