@@ -12,8 +12,8 @@ use crate::io;
 use crate::table::{Hook, handled, hook, real};
 use libc::{c_char, c_int, c_void, off_t, size_t, ssize_t};
 use smc_engine::base::Status;
-use smc_engine::policy::posix;
 use smc_engine::core::engine::Engine;
+use smc_engine::policy::posix;
 use smc_engine::sys::errno::syscall;
 use smc_engine::sys::{kept, thread};
 

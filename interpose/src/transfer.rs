@@ -69,10 +69,11 @@ fn served<const WRITE: bool, const LIST: bool, const AT: usize>(hook: &'static H
     let at = (AT != 0).then(|| f.arg::<AT, i64>());
     // SAFETY: the caller of the hook keeps its contract.
     let done = unsafe { serve(hook, f.arg::<0, c_int>(), way(WRITE), buffers(f, LIST), at) };
+    // A place of -1 is an error here, and the file offset to the call that direct makes.
+    let at = at.map(|at| if at == -1 { i64::MIN } else { at });
     match done {
         Some(n) => Some(n as usize),
-        None if WRITE => passed::<true, LIST>(hook, f),
-        None => direct::read(hook, f, buffers(f, LIST), at, 0).or_else(|| passed::<false, LIST>(hook, f)),
+        None => direct::call(hook, f, way(WRITE), buffers(f, LIST), at, 0).or_else(|| passed::<WRITE, LIST>(hook, f)),
     }
 }
 
@@ -83,9 +84,8 @@ fn served_with_flags<const WRITE: bool>(hook: &'static Hook, f: &mut Frame) -> O
     if flags & !libc::RWF_HIPRI != 0 {
         return match refused(hook, f.arg::<0, c_int>()) {
             Some(n) => Some(n as usize),
-            None if WRITE => passed::<true, true>(hook, f),
-            None => direct::read(hook, f, buffers(f, true), Some(f.arg::<3, i64>()), flags)
-                .or_else(|| passed::<false, true>(hook, f)),
+            None => direct::call(hook, f, way(WRITE), buffers(f, true), Some(f.arg::<3, i64>()), flags)
+                .or_else(|| passed::<WRITE, true>(hook, f)),
         };
     }
     if f.arg::<3, i64>() == -1 { served::<WRITE, true, 0>(hook, f) } else { served::<WRITE, true, 3>(hook, f) }

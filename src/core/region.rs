@@ -27,6 +27,7 @@ use crate::link::{Link, MemoryKind, Opened, RegionKey, Registration};
 use crate::sys::clock::Deadline;
 use crate::sys::kept::KeptFd;
 use crate::sys::mem::{self, Mapping};
+use crate::sys::process;
 use crate::sys::sync::{Lock, SignalsBlocked};
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
@@ -78,6 +79,7 @@ pub struct Region {
     pub(super) has_home_words: AtomicBool,
     pub(super) record: Record,
     pub(super) losses: Losses,
+    traced: bool,
     pub(super) view_slots: Mutex<Vec<ViewSlot>>,
 }
 
@@ -121,6 +123,7 @@ impl Region {
             has_home_words: AtomicBool::new(false),
             record: Record::default(),
             losses: Losses::default(),
+            traced: process::is_traced(),
             view_slots: Mutex::default(),
             push: Mutex::default(),
             unsent: Unsent::default(),
@@ -311,6 +314,12 @@ impl Region {
     /// True when stores fault to us one by one.
     pub(super) fn tracks_by_fault(&self) -> bool {
         self.tracker.tracking == Tracking::Fault
+    }
+
+    /// True when the kernel may be left to wait for an absent page: not under a tracer that looks at the buffers of system
+    /// calls (`strace -f`). It would wait for the page, and the thread that serves faults for the tracer.
+    pub(super) fn kernel_waits(&self) -> bool {
+        self.has_fault_thread() && !self.traced
     }
 
     /// True when an own thread serves this region's faults.

@@ -38,7 +38,7 @@ impl Span {
             start: start.max(v.start),
             end: end.min(end_of_view),
             write: v.write,
-            waits: r.has_fault_thread(),
+            waits: r.kernel_waits(),
             refuses_clean: r.tracks_by_fault(),
             // The window that comes with each fault takes room as well.
             most: if r.budget == usize::MAX { usize::MAX } else { (r.budget / 2) * PAGE },

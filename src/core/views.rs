@@ -183,7 +183,7 @@ pub fn insert(start: usize, pages: PageRange, region: &Region, write: bool) -> O
     slot.first_page.store(pages.start, SeqCst);
     slot.region.store(std::ptr::from_ref(region).cast_mut(), SeqCst);
     slot.write.store(write, SeqCst);
-    let refusing = !region.has_fault_thread();
+    let refusing = !region.kernel_waits();
     slot.refusing.store(refusing, SeqCst);
     REFUSING.fetch_add(usize::from(refusing), SeqCst);
     HIGH.fetch_max(idx + 1, SeqCst);

@@ -37,6 +37,13 @@ pub fn under_valgrind() -> bool {
     answer != 0
 }
 
+/// True when a tracer has been there from the start or now. It may hold all threads but the one that it looks at. Allocates.
+pub fn is_traced() -> bool {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|l| l.strip_prefix("TracerPid:"));
+    line.is_some_and(|l| l.trim() != "0")
+}
+
 /// A line on stderr, in one piece. Allocates.
 pub fn say(text: &str) {
     let line = format!("libsmc: {text}\n");

@@ -57,6 +57,7 @@ static void files(void) {
     stop = 1;
     CHECK(pthread_join(t, NULL) == 0);
     FAILS(pread(f, view, LEN, -3), EINVAL);
+    FAILS(pread(f, view, LEN, -1), EINVAL);
     CHECK(lseek(f, 0, SEEK_SET) == 0 && read(f, view, 2 * PAGE) == (ssize_t)(2 * PAGE) && lseek(f, 0, SEEK_CUR) == (off_t)(2 * PAGE));
     CHECK(pread(f, view, LEN, 2 * LEN - PAGE) == (ssize_t)PAGE && pread(f, view, LEN, 2 * LEN) == 0);
     close(f);
