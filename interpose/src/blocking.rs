@@ -7,8 +7,8 @@
 //! ```text
 //! hook:  no region was ever opened?  -> jump to the real function        (not for calls that take a path)
 //!        save the arguments; before(frame) = 1?  -> return frame.value   (the library has done the call)
-//!        frame.value = real(arguments); not the failure value?  -> return it
-//!        after(frame) = 1?  -> jump to the real function once more
+//!  once: frame.value = real(arguments); not the failure value?  -> return it
+//!        after(frame) = 1?  -> once more
 //!        return frame.value
 //! ```
 
@@ -22,7 +22,9 @@ pub struct Frame {
     /// What the hook returns.
     pub value: usize,
     /// errno as the application had it.
-    pub errno: usize,
+    pub errno: u32,
+    /// How often `after` has asked for one more call.
+    pub tries: u32,
     /// Room for eight bytes that an argument may point at. It also keeps the stack aligned.
     pub spare: usize,
     /// r9, r8, rcx, rdx, rsi, rdi.
@@ -127,17 +129,12 @@ macro_rules! blocking {
                         "push rdx", ".cfi_adjust_cfa_offset 8", "push rcx", ".cfi_adjust_cfa_offset 8",
                         "push r8", ".cfi_adjust_cfa_offset 8", "push r9", ".cfi_adjust_cfa_offset 8",
                         "sub rsp, 24", ".cfi_adjust_cfa_offset 24",
-                        "mov rdi, rsp", "call {before}", "test eax, eax", "jne 3f",
+                        "mov rdi, rsp", "call {before}", "test eax, eax", "jne 3f", "4:",
                         "mov r9, [rsp + 24]", "mov r8, [rsp + 32]", "mov rcx, [rsp + 40]",
                         "mov rdx, [rsp + 48]", "mov rsi, [rsp + 56]", "mov rdi, [rsp + 64]",
                         "call qword ptr [rip + {slot}]",
                         "mov [rsp], rax", "cmp eax, {failure}", "jne 3f",
-                        "mov rdi, rsp", "call {after}", "test eax, eax", "je 3f",
-                        "mov r9, [rsp + 24]", "mov r8, [rsp + 32]", "mov rcx, [rsp + 40]",
-                        "mov rdx, [rsp + 48]", "mov rsi, [rsp + 56]", "mov rdi, [rsp + 64]",
-                        "add rsp, 72", ".cfi_remember_state", ".cfi_adjust_cfa_offset -72",
-                        "jmp qword ptr [rip + {slot}]",
-                        "3:", ".cfi_restore_state",
+                        "mov rdi, rsp", "call {after}", "test eax, eax", "jne 4b", "3:",
                         "mov rax, [rsp]", "add rsp, 72", ".cfi_adjust_cfa_offset -72", "ret", ".cfi_endproc",
                         active = sym smc_engine::base::active::ACTIVE, owned = sym smc_engine::base::active::OWNED, slot = sym HOOK, failure = const $failure,
                         before = sym before, after = sym after)
@@ -162,7 +159,8 @@ macro_rules! blocking {
                 }
 
                 extern "C" fn before(f: &mut crate::blocking::Frame) -> usize {
-                    f.errno = crate::convert::errno() as usize;
+                    f.errno = crate::convert::errno().cast_unsigned();
+                    f.tries = 0;
                     let done: Option<usize> = $before(&HOOK, f);
                     f.value = done.unwrap_or(0);
                     usize::from(done.is_some())

@@ -1,16 +1,21 @@
 //! Calls on descriptors that move no bytes: seek, sync, duplicate, close, fcntl.
 //!
 //! fsync, fdatasync and close release: all earlier stores through the region are at the home when they return 0.
+//!
+//! The library's own descriptors are left open by what closes many numbers at once; close of one answers EBADF, and dup2 onto
+//! one EBUSY.
 
 use crate::blocking::{Frame, leave};
-use crate::convert::{CErr, answer, errno};
+use crate::convert::{CErr, answer, errno, set_errno};
 use crate::files::{self, Held};
 use crate::io;
 use crate::table::{Hook, handled, hook, real};
 use libc::{c_char, c_int, c_void, off_t, size_t, ssize_t};
 use smc_engine::base::Status;
+use smc_engine::core::engine::Engine;
 use smc_engine::policy::posix;
 use smc_engine::sys::errno::syscall;
+use smc_engine::sys::{kept, thread};
 
 /// The open file behind `fd`, or `None` with the reason counted.
 fn ours(fd: c_int) -> Option<Held> {
@@ -135,6 +140,10 @@ pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
 
 fn duplicate_onto(hook: &Hook, fd: c_int, to: c_int, real: impl FnOnce() -> c_int) -> c_int {
     let (from, old) = (ours(fd), ours(to));
+    if fd != to && spared(to) {
+        hook.hits.hit();
+        return answer(0, Err(CErr(libc::EBUSY)));
+    }
     if from.is_some() && !files::fits(to) && to >= 0 {
         return answer(0, Err(CErr(libc::EMFILE)));
     }
@@ -155,6 +164,17 @@ fn duplicate_onto(hook: &Hook, fd: c_int, to: c_int, real: impl FnOnce() -> c_in
     }
 }
 
+/// The library's own descriptors stay open, as if the program had none of these numbers. Not in a fork child, which has
+/// no use for them.
+fn spared(fd: c_int) -> bool {
+    kept::is_kept(fd) && ours_here()
+}
+
+/// True in the process, and on a thread with the table, that the list of kept numbers is about.
+fn ours_here() -> bool {
+    Engine::running().is_some() && !thread::is_own()
+}
+
 /// close_range(2), extended to `/smc/` files: each is released and forgotten.
 ///
 /// # Safety
@@ -167,8 +187,54 @@ pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_i
             forget(&hook::close_range, fd);
         }
     }
-    // SAFETY: the arguments are the caller's own.
-    unsafe { real::close_range(first, last, flags) }
+    if flags & CLOEXEC != 0 || first > last || !ours_here() {
+        // SAFETY: the arguments are the caller's own.
+        return unsafe { real::close_range(first, last, flags) };
+    }
+    around_kept(first, last, flags)
+}
+
+/// CLOSE_RANGE_CLOEXEC.
+const CLOEXEC: c_int = 4;
+
+/// Closes what lies between the library's descriptors.
+fn around_kept(first: u32, last: u32, flags: c_int) -> c_int {
+    let mut from = first;
+    while let Some(own) = kept::first_in(from, last) {
+        hook::close_range.hits.hit();
+        // SAFETY: a part of the caller's range.
+        if own > from && unsafe { real::close_range(from, own - 1, flags) } != 0 {
+            return -1;
+        }
+        if own == last {
+            return 0;
+        }
+        from = own + 1;
+    }
+    // SAFETY: the rest of the caller's range.
+    unsafe { real::close_range(from, last, flags) }
+}
+
+/// closefrom(3), as [`close_range`]. Answers nothing in C.
+///
+/// # Safety
+/// As for the libc function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn closefrom(first: c_int) -> c_int {
+    let from = u32::try_from(first).unwrap_or(0);
+    if !files::any() && (!ours_here() || kept::first_in(from, u32::MAX).is_none()) {
+        // SAFETY: the argument is the caller's own.
+        return unsafe { real::closefrom(first) };
+    }
+    hook::closefrom.hits.hit();
+    let before = errno();
+    // SAFETY: as closefrom, where the kernel has the call.
+    if unsafe { close_range(from, u32::MAX, 0) } != 0 {
+        // SAFETY: the argument is the caller's own.
+        unsafe { real::closefrom(first) };
+    }
+    set_errno(before);
+    0
 }
 
 /// Before a number is closed: releases, and forgets it, if it is ours.
@@ -189,6 +255,10 @@ fn synced(hook: &'static Hook, f: &mut Frame) -> Option<usize> {
 
 /// close: releases. EIO when that failed; the descriptor is closed all the same.
 fn closed(hook: &'static Hook, f: &mut Frame) -> Option<usize> {
+    if spared(f.arg::<0, c_int>()) {
+        hook.hits.hit();
+        return Some(answer::<c_int>(0, Err(CErr(libc::EBADF))) as usize);
+    }
     close_ours(hook, f.arg::<0, c_int>()).map(|r| r as usize)
 }
 

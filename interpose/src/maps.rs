@@ -14,7 +14,7 @@
 use crate::blocking::{Frame, leave};
 use crate::convert::{CErr, answer, errno, set_errno};
 use crate::files::{self, Held};
-use crate::table::{Hook, handled, hook, mapping, real};
+use crate::table::{Hook, handled, mapping};
 use crate::views::{self, Piece};
 use libc::{MAP_FAILED, c_int, c_void, off_t, size_t};
 use smc_engine::base::{PAGE, Status, addr::round_up_page};
@@ -184,7 +184,7 @@ fn snapshot(region: &smc_engine::core::region::Region, r: Request, off: u64, len
 /// Takes all views out of a range that is replaced at once; nobody else's mapping comes between. `false` when a view
 /// cannot be split: it is whole then, and nothing may be put over it.
 #[must_use]
-fn vacate_views(addr: usize, len: usize) -> bool {
+pub fn vacate_views(addr: usize, len: usize) -> bool {
     take_each(addr, len, |p| p.region.vacate_view(p.addr, p.len))
 }
 
@@ -367,19 +367,4 @@ fn sync(p: &Piece, flags: c_int) -> Result<(), CErr> {
         CErr::ok(p.region.acquire(p.off, p.len as u64))?;
     }
     Ok(())
-}
-
-/// mprotect(2): refused with EACCES on views.
-///
-/// # Safety
-/// As for the libc function.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mprotect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
-    if views::any() && views::first(addr as usize, len).is_some() {
-        hook::mprotect.hits.hit();
-        set_errno(libc::EACCES);
-        return -1;
-    }
-    // SAFETY: the arguments are the caller's own.
-    unsafe { real::mprotect(addr, len, prot) }
 }

@@ -4,6 +4,7 @@ use crate::convert::{CErr, answer, errno};
 use crate::files;
 use crate::paths::{otherwise, region_of};
 use crate::table::{hook, real};
+use crate::touch::{Argument, tried};
 use libc::{c_char, c_int};
 use smc_engine::core::options::Access;
 use smc_engine::core::region::Region;
@@ -131,7 +132,7 @@ macro_rules! fd_hooks {
                 return 0;
             }
             // SAFETY: the arguments are the caller's own.
-            unsafe { real::$name($($a),*) }
+            tried(errno(), &[$($a.buffer()),*], || unsafe { real::$name($($a),*) })
         }
     )* };
 }
@@ -154,7 +155,7 @@ macro_rules! at_hooks {
         pub unsafe extern "C" fn $name($($a: $t),*) -> c_int {
             let before = errno();
             // SAFETY: the arguments are the caller's own.
-            let r = unsafe { real::$name($($a),*) };
+            let r = tried(before, &[$($a.buffer()),*], || unsafe { real::$name($($a),*) });
             // SAFETY: the real function was just called with this path and succeeded.
             if r == 0 && files::any() && unsafe { names_descriptor($path, $flags) } {
                 if let Some(m) = meta_of_fd($dir) {

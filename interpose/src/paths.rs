@@ -9,6 +9,7 @@
 use crate::blocking::{Frame, pass};
 use crate::convert::{CErr, Failure, answer, errno, set_errno};
 use crate::table::{Hook, handled, hook, real};
+use crate::touch::{self, Argument, PATH, Use, tried};
 use crate::{ctor, files, meta, report};
 use libc::{c_char, c_int, c_void, off_t, size_t, ssize_t};
 use smc_engine::base::{Status, active};
@@ -184,7 +185,7 @@ macro_rules! path_hooks {
         pub unsafe extern "C" fn $name($($a: $t),*) -> $r {
             let before = errno();
             // SAFETY: the arguments are the caller's own.
-            let r = unsafe { real::$name($($a),*) };
+            let r = tried(before, &[$($a.buffer()),*], || unsafe { real::$name($($a),*) });
             // SAFETY: the real function was just called with this path.
             unsafe { otherwise(&hook::$name, $path, before, r, |$p| $do) }
         }
@@ -216,8 +217,8 @@ path_hooks! {
 }
 
 /// After a failed open: the path is argument `PATH`, its flags follow it.
-fn opened<const PATH: usize, const FLAGS: usize>(hook: &'static Hook, f: &mut Frame) -> bool {
-    after_path::<PATH, _>(hook, f, |f, p| open_region(p, f.arg::<FLAGS, c_int>()).map(|fd| fd as usize))
+fn opened<const NAME: usize, const FLAGS: usize>(hook: &'static Hook, f: &mut Frame) -> bool {
+    after_path::<NAME, _>(hook, f, |f, p| open_region(p, f.arg::<FLAGS, c_int>()).map(|fd| fd as usize))
 }
 
 fn created(hook: &'static Hook, f: &mut Frame) -> bool {
@@ -225,12 +226,15 @@ fn created(hook: &'static Hook, f: &mut Frame) -> bool {
 }
 
 /// After a failure of a call with a path: does `act` instead when the path is ours.
-pub fn after_path<const PATH: usize, F>(hook: &'static Hook, f: &mut Frame, act: F) -> bool
+pub fn after_path<const N: usize, F>(hook: &'static Hook, f: &mut Frame, act: F) -> bool
 where
     F: FnOnce(&Frame, &CStr) -> Result<usize, CErr>,
 {
     let (before, r) = (f.errno as c_int, f.value);
-    let path = f.arg::<PATH, *const c_char>();
+    let path = f.arg::<N, *const c_char>();
+    if errno() == libc::EFAULT {
+        return touch::again(f, |_, each| each(path as usize, PATH, Use::Source));
+    }
     // SAFETY: the real function was just called with this path.
     if let Some(p) = unsafe { ours(hook, path) } {
         f.value = match act(f, p) {

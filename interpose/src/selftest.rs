@@ -12,7 +12,7 @@ use crate::convert::{CErr, errno, set_errno};
 use crate::elf::Object;
 use crate::table::{self, Family, Hook};
 use crate::{blocking, dl, malloc, report};
-use libc::c_void;
+use libc::{c_int, c_void};
 use smc_engine::core::coverage::{Off, Provider, Row, State};
 use smc_engine::policy::Reason;
 use smc_engine::sys::dl as names;
@@ -175,6 +175,7 @@ const BAD: usize = usize::MAX;
 const HERE: usize = libc::AT_FDCWD as usize;
 /// No page begins here, so no range is meant.
 const NOWHERE: usize = 1;
+const NO_TIME: &[i64; 2] = &[0, 0];
 
 /// Arguments with which a function has no effect; `None` where there are none: what allocates, opens an object, needs a
 /// stream, starts a program, or interrupts other threads.
@@ -202,12 +203,43 @@ fn call_of(name: &str) -> Option<[usize; 6]> {
         "read" | "write" | "pread" | "pread64" | "pwrite" | "pwrite64" => [BAD, 0, 0, 0, 0, 0],
         "readv" | "writev" | "preadv" | "preadv64" | "pwritev" | "pwritev64" => [BAD, 0, 0, 0, 0, 0],
         "preadv2" | "preadv64v2" | "pwritev2" | "pwritev64v2" => [BAD, 0, 0, 0, 0, 0],
-        "__read_chk" | "__pread_chk" | "__pread64_chk" | "send" | "sendto" | "recv" | "recvfrom" => {
+        "__read_chk" | "__pread_chk" | "__pread64_chk" | "vmsplice" => [BAD, 0, 0, 0, 0, 0],
+        "send" | "sendto" | "sendmsg" | "sendmmsg" | "recv" | "recvfrom" | "recvmsg" | "recvmmsg" => {
             [BAD, 0, 0, 0, 0, 0]
         }
+        "__recv_chk" | "connect" | "bind" | "accept" | "accept4" | "getsockname" | "getpeername" => {
+            [BAD, 0, 0, 0, 0, 0]
+        }
+        "getsockopt" | "setsockopt" | "epoll_ctl" | "msgsnd" | "socketpair" => [BAD, 0, 0, 0, 0, 0],
+        "epoll_wait" | "epoll_pwait" | "epoll_pwait2" => [BAD, out, 1, 0, 0, 0],
+        "msgrcv" => [BAD, out, 0, 0, libc::IPC_NOWAIT as usize, 0],
+        "pipe" => [0; 6],
+        "pipe2" => [0, BAD, 0, 0, 0, 0],
+        // Nothing to wait for, and no time.
+        "poll" | "ppoll" | "__poll_chk" | "__ppoll_chk" => {
+            [0, 0, if name.contains("ppoll") { NO_TIME.as_ptr() as usize } else { 0 }, 0, 0, 0]
+        }
+        "select" | "pselect" => [BAD, 0, 0, 0, 0, 0],
+        // Unknown flags, and too long an answer.
+        "getrandom" => [0, 0, BAD, 0, 0, 0],
+        "getentropy" => [0, BAD, 0, 0, 0, 0],
+        "waitpid" | "wait4" => [BAD, 0, BAD, 0, 0, 0],
+        "wait3" => [0, BAD, 0, 0, 0, 0],
+        "waitid" => [BAD, 0, 0, 0, 0, 0],
+        "process_vm_readv" | "process_vm_writev" => [0, 0, 0, 0, 0, BAD],
+        "readlink" => [path, out, 1, 0, 0, 0],
+        "readlinkat" => [HERE, path, out, 1, 0, 0],
+        // No bytes.
+        "fread" | "fread_unlocked" | "fwrite" | "fwrite_unlocked" | "__fread_chk" | "__fread_unlocked_chk" => [0; 6],
+        "mlock" | "munlock" | "brk" | "sbrk" | "mlockall" => [0; 6],
+        "mlock2" => [0, 0, BAD, 0, 0, 0],
+        "mincore" | "mseal" | "pkey_mprotect" => [NOWHERE, 0, 0, 0, 0, 0],
+        "shmat" | "process_madvise" => [BAD, 0, 0, 0, 0, 0],
         "fdopen" => [BAD, path, 0, 0, 0, 0],
         // An empty range, or one that begins inside a page.
         "close_range" => [1, 0, 0, 0, 0, 0],
+        // No descriptor has such a number.
+        "closefrom" => [c_int::MAX as usize, 0, 0, 0, 0, 0],
         "mmap" | "mmap64" => [0, 0, 0, 0, BAD, 0],
         "munmap" | "mremap" | "mprotect" | "msync" => [NOWHERE, 0, 0, 0, 0, 0],
         "madvise" | "posix_madvise" => [NOWHERE, 0, BAD, 0, 0, 0],

@@ -5,8 +5,8 @@
 
 use crate::convert::{Failure, set_errno};
 use libc::{
-    FILE, gid_t, off_t, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, pthread_attr_t, sighandler_t, sigset_t, size_t,
-    ssize_t, stat as Stat, statx as Statx, uid_t,
+    FILE, gid_t, iovec, off_t, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, pthread_attr_t, sighandler_t, sigset_t,
+    size_t, ssize_t, stat as Stat, statx as Statx, uid_t,
 };
 use libc::{c_char, c_int, c_void};
 use smc_engine::base::stats::Counter;
@@ -193,7 +193,7 @@ const ANNOUNCES: &[(&[&str], &str)] = &[
         &["__open_2", "__open64_2", "__openat_2", "__openat64_2", "dup", "fcntl", "fcntl64"],
         "birth of a descriptor, after",
     ),
-    (&["close", "close_range"], "death of a descriptor, before"),
+    (&["close", "close_range", "closefrom"], "death of a descriptor, before"),
     // The number changes hands inside the real call: the old file is held meanwhile.
     (&["dup2", "dup3"], "birth and death of a descriptor, after"),
     (&["mmap", "mmap64"], "birth of a view, after; death of views replaced, before"),
@@ -290,9 +290,22 @@ hooks! {
     Files required: fn dup2(fd: c_int, to: c_int) -> c_int;
     Files required: fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;
     Files required: fn close_range(first: u32, last: u32, flags: c_int) -> c_int;
+    Files required: fn closefrom(first: c_int) -> c_int;
 
 
     Maps required: fn mprotect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int;
+    Maps optional: fn pkey_mprotect(addr: *mut c_void, len: size_t, prot: c_int, key: c_int) -> c_int;
+    Maps required: fn mlock(addr: *const c_void, len: size_t) -> c_int;
+    Maps optional: fn mlock2(addr: *const c_void, len: size_t, flags: u32) -> c_int;
+    Maps required: fn munlock(addr: *const c_void, len: size_t) -> c_int;
+    Maps required: fn mlockall(flags: c_int) -> c_int;
+    Maps required: fn mincore(addr: *mut c_void, len: size_t, out: *mut u8) -> c_int;
+    Maps required: fn brk(end: *mut c_void) -> c_int;
+    Maps required: fn sbrk(by: isize) -> *mut c_void;
+    Maps required: fn shmat(id: c_int, addr: *const c_void, flags: c_int) -> *mut c_void;
+    Maps required: fn remap_file_pages(addr: *mut c_void, len: size_t, prot: c_int, page: size_t, flags: c_int) -> c_int;
+    Maps optional: fn process_madvise(who: c_int, list: *const iovec, n: size_t, advice: c_int, flags: u32) -> ssize_t;
+    Maps optional: fn mseal(addr: *mut c_void, len: size_t, flags: std::ffi::c_ulong) -> c_int;
 
     Signals required: fn sigaction(sig: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
     Signals optional: fn __sigaction(sig: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
@@ -387,6 +400,7 @@ pub fn all() -> impl Iterator<Item = &'static Hook> {
         crate::transfer::BLOCKING,
         crate::descriptors::BLOCKING,
         crate::maps::BLOCKING,
+        crate::messages::BLOCKING,
         crate::stdio::BLOCKING,
         crate::signal_waits::BLOCKING,
         crate::exec::LISTS,

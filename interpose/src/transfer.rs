@@ -1,14 +1,15 @@
 //! Hooks of the calls that move bytes between a descriptor and memory.
 //!
 //! For a process without regions each is one test and a jump. Otherwise a `/smc/` descriptor is served here ([`crate::io`]),
-//! and on every other one a buffer may lie in a view ([`crate::touch`]).
+//! and on every other one a buffer may lie in a view ([`crate::touch`], [`crate::direct`]).
 
-use crate::blocking::{Frame, leave};
+use crate::blocking::Frame;
 use crate::convert::{CErr, answer, errno, set_errno};
+use crate::direct;
 use crate::files;
 use crate::io::{self, Way};
 use crate::table::{Hook, handled};
-use crate::touch::{Use, touch_all, touch_early};
+use crate::touch::{self, Each, Use};
 use libc::{c_int, c_void, iovec, size_t, ssize_t};
 use smc_engine::policy::posix;
 
@@ -33,6 +34,14 @@ impl Buffers {
             Buffers::List(p, n) => unsafe { io::list(p, n) }.map(f),
         }
     }
+
+    /// Names each buffer; a list that cannot be read has none.
+    pub fn each(self, how: Use, each: Each) {
+        match self {
+            Buffers::One(p, n) => each(p as usize, n, how),
+            Buffers::List(p, n) => touch::vector(p as usize, usize::try_from(n).unwrap_or(0), how, each),
+        }
+    }
 }
 
 /// Serves a call on a `/smc/` descriptor; `None` when it is not one.
@@ -55,39 +64,29 @@ pub unsafe fn serve(hook: &Hook, fd: c_int, way: Way, bufs: Buffers, at: Option<
     Some(answer(before, r.and_then(|r| r)))
 }
 
-/// After a call that failed with EFAULT: brings in absent pages of the buffers. True when the call is to be repeated.
-///
-/// # Safety
-/// As for [`serve`].
-#[cold]
-#[inline(never)]
-unsafe fn brought_in(way: Way, bufs: Buffers, before: c_int) -> bool {
-    if errno() != libc::EFAULT {
-        return false;
-    }
-    let how = if way == Way::Read { Use::Target } else { Use::Source };
-    // SAFETY: the caller vouches for the list, and the kernel has read it.
-    let any = unsafe { bufs.with(|b| touch_all(b, how)) } == Ok(true);
-    set_errno(if any { before } else { libc::EFAULT });
-    any
-}
-
-/// One buffer at argument 1; `AT` is the argument that holds the place, 0 when there is none.
+/// One buffer or a list at argument 1; `AT` is the argument that holds the place, 0 when there is none.
 fn served<const WRITE: bool, const LIST: bool, const AT: usize>(hook: &'static Hook, f: &mut Frame) -> Option<usize> {
     let at = (AT != 0).then(|| f.arg::<AT, i64>());
     // SAFETY: the caller of the hook keeps its contract.
     let done = unsafe { serve(hook, f.arg::<0, c_int>(), way(WRITE), buffers(f, LIST), at) };
-    if done.is_none() && !WRITE && !LIST && AT == 0 {
-        return early::<false>(hook, f);
+    // A place of -1 is an error here, and the file offset to the call that direct makes.
+    let at = at.map(|at| if at == -1 { i64::MIN } else { at });
+    match done {
+        Some(n) => Some(n as usize),
+        None => direct::call(hook, f, way(WRITE), buffers(f, LIST), at, 0).or_else(|| passed::<WRITE, LIST>(hook, f)),
     }
-    done.map(|r| r as usize)
 }
 
 /// preadv2 and pwritev2: a place of -1 is the file offset. Of the flags only RWF_HIPRI, which asks for nothing here, is
 /// taken: EOPNOTSUPP for the others, as file systems answer.
 fn served_with_flags<const WRITE: bool>(hook: &'static Hook, f: &mut Frame) -> Option<usize> {
-    if f.arg::<4, c_int>() & !libc::RWF_HIPRI != 0 {
-        return refused(hook, f.arg::<0, c_int>()).map(|r| r as usize);
+    let flags = f.arg::<4, c_int>();
+    if flags & !libc::RWF_HIPRI != 0 {
+        return match refused(hook, f.arg::<0, c_int>()) {
+            Some(n) => Some(n as usize),
+            None => direct::call(hook, f, way(WRITE), buffers(f, true), Some(f.arg::<3, i64>()), flags)
+                .or_else(|| passed::<WRITE, true>(hook, f)),
+        };
     }
     if f.arg::<3, i64>() == -1 { served::<WRITE, true, 0>(hook, f) } else { served::<WRITE, true, 3>(hook, f) }
 }
@@ -105,9 +104,33 @@ fn refused(hook: &Hook, fd: c_int) -> Option<ssize_t> {
     Some(answer(before, Err(CErr(libc::EOPNOTSUPP))))
 }
 
+/// Not ours: what lies in a view is brought in before.
+fn passed<const WRITE: bool, const LIST: bool>(hook: &'static Hook, f: &mut Frame) -> Option<usize> {
+    touch::before(hook, f, |f, each| named(f, WRITE, LIST, each));
+    None
+}
+
 fn absent<const WRITE: bool, const LIST: bool>(_: &'static Hook, f: &mut Frame) -> bool {
-    // SAFETY: as above.
-    unsafe { brought_in(way(WRITE), buffers(f, LIST), f.errno as c_int) }
+    if !WRITE && errno() == libc::EFAULT && !touch::keeps(f.arg::<0, c_int>()) {
+        set_errno(libc::EFAULT);
+        return false;
+    }
+    touch::again(f, |f, each| named(f, WRITE, LIST, each))
+}
+
+/// The buffers. What is read from a file fills them, as far as the file goes.
+fn named(f: &Frame, write: bool, list: bool, each: Each) {
+    if write {
+        return buffers(f, list).each(Use::Source, each);
+    }
+    let fd = f.arg::<0, c_int>();
+    buffers(f, list).each(Use::Target, &mut |at, len, how| {
+        let size = || touch::kind(fd).filter(|(mode, _)| mode & libc::S_IFMT == libc::S_IFREG).map(|(_, size)| size);
+        match touch::is_long(at, len).then(size).flatten() {
+            Some(size) => each(at, len.min(usize::try_from(size).unwrap_or(usize::MAX)), Use::Filled),
+            None => each(at, len, how),
+        }
+    });
 }
 
 fn way(write: bool) -> Way {
@@ -121,16 +144,6 @@ fn buffers(f: &Frame, list: bool) -> Buffers {
 /// The fortified reads. Where the room is too small libc itself ends the program.
 fn served_checked<const AT: usize, const ROOM: usize>(hook: &'static Hook, f: &mut Frame) -> Option<usize> {
     if f.arg::<2, usize>() > f.arg::<ROOM, usize>() { None } else { served::<false, false, AT>(hook, f) }
-}
-
-/// Sockets are never ours, but their buffers may lie in a view.
-fn early<const WRITE: bool>(hook: &'static Hook, f: &mut Frame) -> Option<usize> {
-    let how = if WRITE { Use::Source } else { Use::Target };
-    if touch_early(f.arg::<1, usize>(), f.arg::<2, usize>(), how) {
-        hook.hits.hit();
-    }
-    set_errno(f.errno as c_int);
-    None
 }
 
 crate::blocking::blocking! {
@@ -153,8 +166,4 @@ crate::blocking::blocking! {
     Buffers optional __read_chk, active, -1 => served_checked::<0, 3>, absent::<false, false>;
     Buffers optional __pread_chk, active, -1 => served_checked::<3, 4>, absent::<false, false>;
     Buffers optional __pread64_chk, active, -1 => served_checked::<3, 4>, absent::<false, false>;
-    Buffers required send, active, -1 => early::<true>, leave;
-    Buffers required sendto, active, -1 => early::<true>, leave;
-    Buffers required recv, active, -1 => early::<false>, leave;
-    Buffers required recvfrom, active, -1 => early::<false>, leave;
 }

@@ -18,10 +18,11 @@ use crate::base::config::Backend;
 use crate::base::stats::RegionStats;
 use crate::link::Access;
 use crate::sys::identity::file_id;
+use crate::sys::kept::KeptFd;
 use crate::sys::mem::{self, Mapping};
 use crate::sys::thread::ForkMark;
 use crate::sys::{clock, process};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 
@@ -74,7 +75,7 @@ const CLOSED: u64 = 2;
 
 struct Board {
     map: Mapping,
-    fd: OwnedFd,
+    fd: KeptFd,
     id: (u64, u64),
     /// The mapping is not there in a fork child.
     owner: ForkMark,
@@ -96,7 +97,7 @@ impl Board {
         map.advise(0, LEN, mem::DONTFORK).ok()?;
         mem::seal(fd.as_fd(), mem::SEAL_SHRINK | mem::SEAL_GROW).ok()?;
         let id = file_id(fd.as_raw_fd()).ok()?;
-        let board = Board { map, fd, id, owner: ForkMark::new(), next: AtomicU64::new(0) };
+        let board = Board { map, fd: KeptFd::new(fd), id, owner: ForkMark::new(), next: AtomicU64::new(0) };
         board.word(OWNER).store(u64::from(process::pid()), SeqCst);
         board.word(COUNT).store(counters() as u64, SeqCst);
         board.word(1).store(VERSION, SeqCst);

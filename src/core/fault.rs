@@ -18,6 +18,12 @@ use crate::sys::sync::SignalsBlocked;
 const SHOW_TRIES: u32 = 50;
 const SHOW_PAUSE_NS: u64 = 1_000_000;
 
+/// True when trying again would go on for ever: no memory or no mapping is left, or the program has closed our descriptor
+/// past the hooks.
+fn is_fatal(shown: Result<(), Errno>) -> bool {
+    matches!(shown, Err(Errno::NOMEM | Errno::BADF | Errno::NOTTY))
+}
+
 /// How a fault ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Served {
@@ -104,7 +110,7 @@ impl Region {
                     self.stats.faults.hit();
                     let shown = self.show_run(signals, view, run, page, write);
                     self.finish(run);
-                    if shown == Err(Errno::NOMEM) {
+                    if is_fatal(shown) {
                         return Some(Served::Bus);
                     }
                     self.detector.brought(page, run.start, self.read_ahead(run));
@@ -294,7 +300,7 @@ impl Region {
             }
         };
         let _ = self.pages.apply(page, Event::Unlock);
-        Some(if shown == Err(Errno::NOMEM) { Served::Bus } else { Served::Retry })
+        Some(if is_fatal(shown) { Served::Bus } else { Served::Retry })
     }
 
     /// A store under fault tracking: mark, then unprotect, the resident pages of the granule.

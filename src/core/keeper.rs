@@ -233,7 +233,8 @@ fn keep(region: &Region) {
     let [uffd, pagemap] = region.tracker.raw_fds();
     let mut post = Post::claim(region);
     let board = post.as_ref().map_or(-1, Post::fd);
-    let _ = private_descriptors(&[uffd, pagemap, region.keeper.event_fd(), region.file.as_raw_fd(), board]);
+    let events = [region.keeper.event_fd(), region.keeper.stop_fd()];
+    let _ = private_descriptors(&[uffd, pagemap, events[0], events[1], region.file.as_raw_fd(), board]);
     let tick_ns = tick_ms(region).saturating_mul(1_000_000);
     let mut round = Round { last_push: clock::now(), last_acquire: clock::now(), ..Round::default() };
     while !region.keeper.stopping() {
@@ -252,6 +253,10 @@ fn keep(region: &Region) {
     }
     if let Some(p) = post {
         p.close(region);
+    }
+    // Here it is open even when the program has closed everything.
+    if let Some(e) = &*lock(&region.keeper.stop_event) {
+        e.set();
     }
 }
 

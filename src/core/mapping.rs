@@ -44,18 +44,16 @@ impl Region {
             return Err(Error::new(Status::PERMISSION, attempt, "the region was opened read-only"));
         }
         let prot = self.tracker.initial_prot(write);
-        let start = place(self.file.as_raw_fd(), hint, fixed, off, bytes, prot).map_err(system(&attempt))?;
+        let start = place(self.file.as_raw_fd(), hint, fixed, off, bytes).map_err(system(&attempt))?;
         // SAFETY: the mapping was made a line above and nobody knows it yet.
         let view = unsafe { Mapping::adopt(start as *mut u8, bytes) };
         let _ = view.advise(0, bytes, mem::DONTFORK);
         let _ = view.advise(0, bytes, mem::DONTDUMP);
-        // A program that locks all its memory has had the pages brought in already, behind the watch: out with them.
-        let _ = mem::unlock(start, bytes);
-        let _ = view.advise(0, bytes, mem::DONTNEED);
+        view.unlocked(prot).map_err(system(&attempt))?;
         // SAFETY: as above, it is a fresh mapping of the memory file.
         unsafe { self.tracker.arm(start, bytes) }.map_err(system(&attempt))?;
         let mut slots = self.view_slots.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = views::insert(start, range, Arc::as_ptr(self), write).ok_or_else(|| {
+        let slot = views::insert(start, range, self, write).ok_or_else(|| {
             Error::new(Status::NO_RESOURCES, &attempt, format!("more than {} views", views::MAX_VIEWS))
         })?;
         slots.push(ViewSlot { slot, start, pages: range, write, _keep: self.clone() });
@@ -134,7 +132,7 @@ impl Region {
     fn part_of(self: &Arc<Self>, whole: &ViewSlot, start: usize, end: usize) -> Option<ViewSlot> {
         let page = |a: usize| whole.pages.start + (a - whole.start) / PAGE;
         let pages = PageRange { start: page(start), end: page(end) };
-        let slot = views::insert(start, pages, Arc::as_ptr(self), whole.write)?;
+        let slot = views::insert(start, pages, self, whole.write)?;
         Some(ViewSlot { slot, start, pages, write: whole.write, _keep: self.clone() })
     }
 
@@ -145,22 +143,15 @@ impl Region {
     }
 }
 
-/// Maps the memory file for a view: at the hint, anywhere, or on a 2 MiB boundary when it is large and the place is free
+/// Maps the memory file for a view, without access: at the hint, anywhere, or on a 2 MiB boundary when it is large and the place is free
 /// to choose (one last-level page table per 2 MiB keeps scans and shootdowns few).
-fn place(
-    fd: i32,
-    hint: usize,
-    fixed: bool,
-    off: u64,
-    len: usize,
-    prot: i32,
-) -> std::result::Result<usize, crate::sys::Errno> {
+fn place(fd: i32, hint: usize, fixed: bool, off: u64, len: usize) -> std::result::Result<usize, crate::sys::Errno> {
     const HUGE: usize = 2 << 20;
     if hint == 0 && !fixed && len >= HUGE {
         let hole = Mapping::anonymous(len + HUGE, mem::NONE)?;
         let start = hole.addr().next_multiple_of(HUGE);
         // SAFETY: replaces a part of the hole reserved a line above.
-        let at = unsafe { mem::mmap(start, len, prot, mem::MAP_SHARED | mem::MAP_FIXED, fd, off) }?;
+        let at = unsafe { mem::mmap(start, len, mem::NONE, mem::MAP_SHARED | mem::MAP_FIXED, fd, off) }?;
         let (base, total) = hole.forget();
         for (s, e) in [(base as usize, at), (at + len, base as usize + total)] {
             if s < e {
@@ -172,5 +163,5 @@ fn place(
     }
     let flags = mem::MAP_SHARED | if fixed { mem::MAP_FIXED } else { 0 };
     // SAFETY: a fixed place is the program's own wish, as in mmap(2).
-    unsafe { mem::mmap(hint, len, prot, flags, fd, off) }
+    unsafe { mem::mmap(hint, len, mem::NONE, flags, fd, off) }
 }

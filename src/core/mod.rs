@@ -29,6 +29,7 @@ pub mod region;
 pub mod selftest;
 mod show;
 pub mod sigmask;
+pub mod spans;
 pub mod tracker;
 pub mod transfer;
 pub mod unsent;

@@ -25,11 +25,13 @@ use crate::base::stats::RegionStats;
 use crate::base::{Error, HomeOff, Result, Status};
 use crate::link::{Link, MemoryKind, Opened, RegionKey, Registration};
 use crate::sys::clock::Deadline;
+use crate::sys::kept::KeptFd;
 use crate::sys::mem::{self, Mapping};
 use crate::sys::reserve;
+use crate::sys::process;
 use crate::sys::sync::{Lock, SignalsBlocked};
 use std::collections::BTreeSet;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -54,7 +56,7 @@ pub struct Region {
     pub(super) key: RegionKey,
     len: u64,
     kind: MemoryKind,
-    pub(super) file: OwnedFd,
+    pub(super) file: KeptFd,
     a: Mapping,
     t: Option<Mapping>,
     registrations: Vec<Registration>,
@@ -78,6 +80,7 @@ pub struct Region {
     pub(super) has_home_words: AtomicBool,
     pub(super) record: Record,
     pub(super) losses: Losses,
+    traced: bool,
     pub(super) view_slots: Mutex<Vec<ViewSlot>>,
 }
 
@@ -107,9 +110,9 @@ impl Region {
         let pinned = budget == usize::MAX;
         let file = mem::memfd(c"smc-region", size as u64).map_err(system(&attempt))?;
         let a =
-            private_alias(Mapping::shared_aligned(file.as_fd(), size, mem::RW), pinned).map_err(system(&attempt))?;
+            private_alias(Mapping::shared_aligned(file.as_fd(), size, mem::NONE), pinned).map_err(system(&attempt))?;
         let t = match twin {
-            true => Some(private_alias(Mapping::anonymous(size, mem::RW), pinned).map_err(system(&attempt))?),
+            true => Some(private_alias(Mapping::anonymous(size, mem::NONE), pinned).map_err(system(&attempt))?),
             false => None,
         };
         // The size is fixed from here on: nobody can truncate pages away under a view.
@@ -125,6 +128,7 @@ impl Region {
             has_home_words: AtomicBool::new(false),
             record: Record::default(),
             losses: Losses::default(),
+            traced: process::is_traced(),
             view_slots: Mutex::default(),
             push: Mutex::default(),
             unsent: Unsent::default(),
@@ -138,7 +142,7 @@ impl Region {
             name,
             opts,
             link,
-            file,
+            file: KeptFd::new(file),
             a,
             t,
             registrations,
@@ -210,6 +214,12 @@ impl Region {
         (self.budget != usize::MAX).then(|| (self.budget * per_page) as u64)
     }
 
+    /// Own memory that must not be locked into RAM, because pages of it are given back.
+    pub fn unlockable(&self) -> impl Iterator<Item = (usize, usize)> {
+        let own = [Some(&self.a), self.t.as_ref()];
+        own.into_iter().flatten().filter(|_| self.budget != usize::MAX).map(|m| (m.addr(), m.len()))
+    }
+
     /// Whole region, in pages.
     pub(super) fn all(&self) -> PageRange {
         PageRange { start: 0, end: self.pages.len() }
@@ -246,7 +256,7 @@ impl Region {
 
     /// Gives the local memory of hidden pages back that this thread holds. A pinned region keeps it: devices know it.
     pub(super) fn give_back(&self, r: PageRange) {
-        if self.budget == usize::MAX || r.is_empty() {
+        if self.budget == usize::MAX || r.is_empty() || !self.file.is_intact() {
             return;
         }
         let (from, len) = (r.start * PAGE, r.len() * PAGE);
@@ -311,6 +321,12 @@ impl Region {
         self.tracker.tracking == Tracking::Fault
     }
 
+    /// True when the kernel may be left to wait for an absent page: not under a tracer that looks at the buffers of system
+    /// calls (`strace -f`). It would wait for the page, and the thread that serves faults for the tracer.
+    pub(super) fn kernel_waits(&self) -> bool {
+        self.has_fault_thread() && !self.traced
+    }
+
     /// True when an own thread serves this region's faults.
     pub(super) fn has_fault_thread(&self) -> bool {
         self.tracker.delivery == Delivery::Thread
@@ -348,10 +364,12 @@ fn private_alias(
     let _ = m.advise(0, m.len(), mem::DONTFORK);
     let _ = m.advise(0, m.len(), mem::DONTDUMP);
     if pinned {
+        m.protect(0, m.len(), mem::RW)?;
         m.collapse();
         // A kernel before 5.14 does not know it; then pages are allocated on first fetch.
         let _ = m.advise(0, m.len(), mem::POPULATE_WRITE);
     } else {
+        m.unlocked(mem::RW)?;
         // A huge page is memory that eviction cannot give back by the page.
         let _ = m.advise(0, m.len(), mem::NOHUGEPAGE);
     }

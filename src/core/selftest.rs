@@ -73,7 +73,8 @@ fn exercise(link: &Loopback, region: &Region, v: *mut u8, backend: Backend) -> R
     expect(sent == 2, "write-back sent other bytes than those stored")?;
     link.poke(0, b"H");
     expect(region.acquire(0, 0) == Status::OK, "acquire failed")?;
-    if backend == Backend::Thread {
+    // A tracer might look at the buffer, and hold the thread that would bring it.
+    if backend == Backend::Thread && !process::is_traced() {
         expect(process::can_read(v), "a system call on an absent page fails")?;
     }
     expect(load(0) == b'H' && load(1) == b'O', "an acquired page does not show the home's bytes")

@@ -22,6 +22,8 @@ struct Slot {
     first_page: AtomicUsize,
     region: AtomicPtr<Region>,
     write: AtomicBool,
+    /// Counted in [`REFUSING`].
+    refusing: AtomicBool,
     taken: AtomicU32,
 }
 
@@ -33,6 +35,7 @@ static SLOTS: [Slot; MAX_VIEWS] = [const {
         first_page: AtomicUsize::new(0),
         region: AtomicPtr::new(std::ptr::null_mut()),
         write: AtomicBool::new(false),
+        refusing: AtomicBool::new(false),
         taken: AtomicU32::new(0),
     }
 }; MAX_VIEWS];
@@ -43,6 +46,9 @@ static HIGH: AtomicUsize = AtomicUsize::new(0);
 /// Counts insertions. Who searched past a free slot and then past one just emptied has missed a view that moved from
 /// the second to the first: he sees the count change and searches again.
 static INSERTED: AtomicUsize = AtomicUsize::new(0);
+
+/// Views in which a system call may meet EFAULT; the fast path of the hooks.
+static REFUSING: AtomicUsize = AtomicUsize::new(0);
 
 /// A pinned view: its mapping and its region stay until this is dropped.
 pub struct View {
@@ -115,10 +121,29 @@ pub fn lookup(addr: usize) -> Option<View> {
     }
 }
 
-/// Whether `addr` lies in a view, and then whether it may be stored to. Async-signal-safe, takes no lock.
-pub fn access(addr: usize) -> Option<bool> {
-    let _signals = SignalsBlocked::new();
-    lookup(addr).map(|v| v.write)
+/// The lowest view that overlaps `[from, to)`. Async-signal-safe.
+pub fn lowest(_signals: &SignalsBlocked, from: usize, to: usize) -> Option<View> {
+    loop {
+        let inserted = INSERTED.load(SeqCst);
+        let inside = |start: usize, end: usize| start != 0 && start < to && from < end;
+        let slots = SLOTS.get(..HIGH.load(SeqCst))?;
+        let hits = slots.iter().filter(|s| inside(s.start.load(SeqCst), s.end.load(SeqCst)));
+        let Some(slot) = hits.min_by_key(|s| s.start.load(SeqCst)) else {
+            if INSERTED.load(SeqCst) == inserted {
+                return None;
+            }
+            continue;
+        };
+        // It may have gone meanwhile: look again.
+        if let Some(view) = View::pin(slot, inside) {
+            return Some(view);
+        }
+    }
+}
+
+/// Views whose absent pages the kernel does not wait for.
+pub fn fault_in_calls() -> bool {
+    REFUSING.load(SeqCst) != 0
 }
 
 /// True when some view overlaps `[addr, addr + len)`; the cheap question of the address-space hooks.
@@ -150,14 +175,17 @@ pub fn each(region: *const Region, mut f: impl FnMut(&View)) {
 }
 
 /// Publishes a view; `None` when the table is full. The caller keeps `region` alive until [`remove`] has returned.
-pub fn insert(start: usize, pages: PageRange, region: *const Region, write: bool) -> Option<usize> {
+pub fn insert(start: usize, pages: PageRange, region: &Region, write: bool) -> Option<usize> {
     let free = |s: &Slot| s.taken.compare_exchange(0, 1, SeqCst, SeqCst).is_ok();
     let idx = SLOTS.iter().position(free)?;
     let slot = SLOTS.get(idx)?;
     slot.end.store(start + pages.len() * PAGE, SeqCst);
     slot.first_page.store(pages.start, SeqCst);
-    slot.region.store(region.cast_mut(), SeqCst);
+    slot.region.store(std::ptr::from_ref(region).cast_mut(), SeqCst);
     slot.write.store(write, SeqCst);
+    let refusing = !region.kernel_waits();
+    slot.refusing.store(refusing, SeqCst);
+    REFUSING.fetch_add(usize::from(refusing), SeqCst);
     HIGH.fetch_max(idx + 1, SeqCst);
     slot.start.store(start, SeqCst);
     INSERTED.fetch_add(1, SeqCst);
@@ -168,6 +196,7 @@ pub fn insert(start: usize, pages: PageRange, region: *const Region, write: bool
 pub fn remove(idx: usize) {
     let Some(slot) = SLOTS.get(idx) else { return };
     slot.start.store(0, SeqCst);
+    REFUSING.fetch_sub(usize::from(slot.refusing.swap(false, SeqCst)), SeqCst);
     while slot.pins.load(SeqCst) != 0 {
         nap(20_000);
     }

@@ -29,6 +29,10 @@ impl Errno {
     pub const PROTO: Errno = Errno(libc::EPROTO);
     /// An argument that the call does not take.
     pub const INVAL: Errno = Errno(libc::EINVAL);
+    /// No such descriptor.
+    pub const BADF: Errno = Errno(libc::EBADF);
+    /// A request that this kind of file does not know.
+    pub const NOTTY: Errno = Errno(libc::ENOTTY);
     /// No such thing.
     pub const NOENT: Errno = Errno(libc::ENOENT);
 

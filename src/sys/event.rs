@@ -1,11 +1,12 @@
 //! eventfd and poll(2).
 
 use super::errno::{Errno, retry, syscall};
+use super::kept::KeptFd;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// A pollable flag.
 #[derive(Debug)]
-pub struct EventFd(OwnedFd);
+pub struct EventFd(KeptFd);
 
 impl EventFd {
     /// A cleared one, non-blocking and close-on-exec.
@@ -14,11 +15,14 @@ impl EventFd {
         // SAFETY: takes two integers.
         let fd = unsafe { syscall(libc::SYS_eventfd2, [0, flags as usize, 0, 0, 0, 0]) }?;
         // SAFETY: fresh descriptor from the kernel.
-        Ok(EventFd(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
+        Ok(EventFd(KeptFd::new(unsafe { OwnedFd::from_raw_fd(fd as i32) })))
     }
 
     /// Makes it readable. Async-signal-safe.
     pub fn set(&self) {
+        if !self.0.is_intact() {
+            return;
+        }
         let one = 1u64;
         // SAFETY: one is live for the call.
         let _ = unsafe { syscall(libc::SYS_write, [self.0.as_raw_fd() as usize, &raw const one as usize, 8, 0, 0, 0]) };

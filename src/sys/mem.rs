@@ -123,6 +123,13 @@ impl Mapping {
         // SAFETY: the range is inside a mapping this object owns.
         unsafe { syscall(libc::SYS_mprotect, [self.addr() + from, len, prot as usize, 0, 0, 0]) }.map(drop)
     }
+
+    /// Gives a fresh mapping without access the protection `prot`, so that no page is in it. A program that locks all its
+    /// future memory (mlockall) has every accessible mapping filled at once: too much, and behind the watch.
+    pub fn unlocked(&self, prot: i32) -> Result<(), Errno> {
+        let _ = unlock(self.addr(), self.len);
+        self.protect(0, self.len, prot)
+    }
 }
 
 impl Drop for Mapping {

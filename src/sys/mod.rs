@@ -14,6 +14,7 @@ pub mod freeze;
 pub mod identity;
 #[cfg(feature = "inject")]
 pub mod inject;
+pub mod kept;
 pub mod mem;
 pub mod memfile;
 pub mod pagemap;

@@ -1,6 +1,7 @@
 //! PAGEMAP_SCAN: which pages were written since they were last protected, and protect them again, in one call.
 
 use super::errno::{Errno, syscall};
+use super::kept::KeptFd;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 const PAGEMAP_SCAN: usize = 0xc060_6610;
@@ -42,7 +43,7 @@ pub struct Run {
 
 /// An open /proc/self/pagemap. It describes the process that opened it: a fork child must open its own.
 #[derive(Debug)]
-pub struct Pagemap(OwnedFd);
+pub struct Pagemap(KeptFd);
 
 impl Pagemap {
     /// Opens it; EACCES in a process that is not dumpable.
@@ -54,7 +55,7 @@ impl Pagemap {
             syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags as usize, 0, 0, 0])
         }?;
         // SAFETY: fresh descriptor from the kernel.
-        Ok(Pagemap(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
+        Ok(Pagemap(KeptFd::new(unsafe { OwnedFd::from_raw_fd(fd as i32) })))
     }
 
     /// The descriptor, for threads that keep a descriptor table of their own.

@@ -1,6 +1,7 @@
 //! Facts about this process and host.
 
 use super::errno::syscall;
+use std::os::fd::AsRawFd;
 
 /// Process id, by system call: a cached value would be wrong in a raw-clone child. Async-signal-safe.
 pub fn pid() -> u32 {
@@ -34,6 +35,13 @@ pub fn under_valgrind() -> bool {
         );
     }
     answer != 0
+}
+
+/// True when a tracer has been there from the start or now. It may hold all threads but the one that it looks at. Allocates.
+pub fn is_traced() -> bool {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|l| l.strip_prefix("TracerPid:"));
+    line.is_some_and(|l| l.trim() != "0")
 }
 
 /// A line on stderr, in one piece. Allocates.
@@ -110,6 +118,37 @@ pub fn can_read(p: *const u8) -> bool {
         let _ = unsafe { syscall(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
     }
     n == Ok(1)
+}
+
+/// Calls `f` with the bounds of every mapping of this process and the start of its file's path, as far as /proc tells.
+/// Does not allocate.
+pub fn each_mapping(mut f: impl FnMut(usize, usize, &[u8])) {
+    let Ok(fd) = super::procfs::open(c"/proc/thread-self/maps", libc::O_RDONLY) else { return };
+    let mut buf = [0u8; 4096];
+    let (mut column, mut bounds, mut path, mut len) = (0, [0usize; 2], [0u8; 32], 0);
+    loop {
+        let args = [fd.as_raw_fd() as usize, buf.as_mut_ptr() as usize, buf.len(), 0, 0, 0];
+        // SAFETY: the buffer is writable for its length.
+        let Ok(n @ 1..) = super::errno::retry(|| unsafe { syscall(libc::SYS_read, args) }) else { return };
+        for c in buf.iter().take(n) {
+            match (*c, column) {
+                (b'\n', _) => {
+                    f(bounds[0], bounds[1], path.get(..len).unwrap_or_default());
+                    (column, bounds, len) = (0, [0; 2], 0);
+                }
+                (b'-', 0) | (b' ', 1) | (b'/', 2) => column += 1,
+                (c, 0 | 1) => {
+                    let digit = (c as char).to_digit(16).unwrap_or(0) as usize;
+                    bounds[column] = bounds[column] << 4 | digit;
+                }
+                (c, 3) if len < path.len() => {
+                    path[len] = c;
+                    len += 1;
+                }
+                _ => {}
+            }
+        }
+    }
 }
 
 /// Copies bytes at any address of this process; false when they cannot be read. Never faults. Async-signal-safe.

@@ -4,6 +4,7 @@
 //! /dev/userfaultfd although the system call would work.
 
 use super::errno::{Errno, retry, syscall};
+use super::kept::KeptFd;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Faults arrive as SIGBUS in the faulting thread.
@@ -106,7 +107,7 @@ impl Msg {
 /// A userfaultfd context.
 #[derive(Debug)]
 pub struct Uffd {
-    fd: OwnedFd,
+    fd: KeptFd,
     full: bool,
     features: u64,
 }
@@ -277,5 +278,5 @@ fn handshake(fd: OwnedFd, full: bool, features: u64) -> Result<Uffd, Errno> {
     let mut arg = ApiArg { api: API, features, ioctls: 0 };
     // SAFETY: arg is a live uffdio_api.
     unsafe { syscall(libc::SYS_ioctl, [fd.as_raw_fd() as usize, IOC_API as usize, &raw mut arg as usize, 0, 0, 0]) }?;
-    Ok(Uffd { fd, full, features: arg.features & features })
+    Ok(Uffd { fd: KeptFd::new(fd), full, features: arg.features & features })
 }

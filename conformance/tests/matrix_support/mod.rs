@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// Seconds one script may take.
 const LIMIT: &str = "120";
-const SIZE: usize = 1 << 20;
+const SIZE: usize = 16 << 20;
 
 /// How a program runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -222,6 +222,24 @@ impl Stage {
             c.env("LIBSMC_FAULT", "sigbus").env("SIGNALS_REGION", self.region());
             let out = c.env("LIBSMC_REPORT", &report).output().expect("run an exerciser");
             assert!(out.status.success(), "{case}: {}: {}", out.status, text(&out.stdout));
+        }
+        // Here the kernel meets the pages first, and the hooks have to bring them.
+        for (name, case) in [
+            ("calls", "files"),
+            ("calls", "stdio"),
+            ("calls", "sockets"),
+            ("calls", "waiting"),
+            ("calls", "processes"),
+            ("edges", "checked"),
+            ("memory", "locks"),
+            ("memory", "all"),
+            ("memory", "refusals"),
+        ] {
+            let program = app(&format!("situations/{name}"), &[]).display().to_string();
+            let mut c = self.command(Mode::Preloaded, &program, &[&self.region(), case]);
+            let out =
+                c.env("LIBSMC_REPORT", &report).env("LIBSMC_FAULT", "mprotect").output().expect("run an exerciser");
+            assert!(out.status.success(), "{name} {case}: {}: {}", out.status, text(&out.stdout));
         }
         read_report(&report)
     }

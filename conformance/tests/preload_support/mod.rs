@@ -41,6 +41,7 @@ pub fn app(name: &str, args: &[&str]) -> PathBuf {
     let dir = target().join("apps");
     std::fs::create_dir_all(&dir).expect("make target/apps");
     let out = dir.join(name);
+    std::fs::create_dir_all(out.parent().expect("a directory")).expect("make its directory");
     let source = root().join("conformance/apps").join(format!("{name}.c"));
     // Tests run at once: each compiles for itself and the last one wins.
     let own = dir.join(format!("{name}.{}.{:?}", std::process::id(), std::thread::current().id()));

@@ -312,7 +312,8 @@ impl Session {
         if seals.is_none_or(|s| s & mem::SEAL_SHRINK == 0) || size.is_none_or(|s| s < len) {
             return Err(self.error(Status::PROTOCOL, "memory that is not sealed against shrinking"));
         }
-        let map = Mapping::shared(fd.as_fd(), 0, bytes, prot)
+        let map = Mapping::shared(fd.as_fd(), 0, bytes, mem::NONE)
+            .and_then(|m| m.unlocked(prot).map(|()| m))
             .map_err(|e| self.error(Status::NO_RESOURCES, format!("mmap: {e}")))?;
         map.advise(0, bytes, mem::DONTFORK).map_err(|e| self.error(Status::SYSTEM, format!("MADV_DONTFORK: {e}")))?;
         // Only a nicety: a core dump shall not hold other people's memory.
