@@ -38,7 +38,7 @@ pub type Each<'a> = &'a mut dyn FnMut(usize, usize, Use);
 /// As much of a buffer that may stay empty is touched before a call. No datagram of a usual size is longer.
 const TARGET_MOST: usize = 1 << 20;
 /// Most calls of one hook: with every one the pages have gone again before the kernel came to them.
-const TRIES: usize = 16;
+const TRIES: u32 = 16;
 /// Most passes over the buffers before a call.
 const PASSES: usize = 4;
 /// Most entries of a list of buffers or messages.
