@@ -75,10 +75,12 @@
 //! 5. A store on its way home: [`crate::core::writeback`], [`crate::core::pages::diff`]; exact write-through:
 //!    [`crate::core::exact`], [`crate::core::emulate`].
 //! 6. Giving pages up: [`crate::core::acquire`], [`crate::core::keeper`].
-//! 7. Failure: [`crate::core::condition`], [`crate::core::poison`], [`crate::core::unsent`], [`crate::core::losses`],
+//! 7. Signals that a back end needs, and the program too: [`crate::core::disposition`], [`crate::core::sigmask`],
+//!    [`crate::core::delivery`], [`crate::core::inherit`], and their hooks.
+//! 8. Failure: [`crate::core::condition`], [`crate::core::poison`], [`crate::core::unsent`], [`crate::core::losses`],
 //!    [`link::failover`].
-//! 8. The other side: [`crate::core::export`].
-//! 9. The ways in: [`capi`], [`policy::path`], [`policy::posix`], then `interpose/src/lib.rs`.
+//! 9. The other side: [`crate::core::export`].
+//! 10. The ways in: [`capi`], [`policy::path`], [`policy::posix`], then `interpose/src/lib.rs`.
 //!
 //! # Lints
 //!

@@ -78,6 +78,24 @@ static void full_mask(void) {
     printf("sum %lu\n", sum);
 }
 
+/* The stack overflows, and the handler runs on the other one. */
+static int __attribute__((noinline)) deeper(int n) {
+    volatile char room[4096];
+    room[0] = (char)n;
+    return n == -1 ? 0 : deeper(n + 1) + room[0];
+}
+
+static void overflow(void) {
+    use_alt_stack();
+    for (volatile int i = 0; i < 3; i++) {
+        set(SIGSEGV, plain, SA_ONSTACK, NULL);
+        touch();
+        jump = 1;
+        if (sigsetjmp(back, 1) == 0) deeper(0);
+        touch();
+    }
+}
+
 /* Frames of the program are found below the handler. */
 static volatile int found;
 static void __attribute__((noinline)) faulting(void) {
@@ -258,7 +276,7 @@ static void die_of(int sig, int how) {
     }
     touch();
     fflush(stdout);
-    if (how < 3 && sig != SIGTRAP) fault(sig);
+    if (how < 3 && (sig == SIGSEGV || sig == SIGBUS)) fault(sig);
     raise(sig);
     touch();
     printf("alive\n");
@@ -266,7 +284,7 @@ static void die_of(int sig, int how) {
 
 int main(int argc, char **argv) {
     static const struct one_case CASES[] = {
-        { "flags", flags }, { "jumps", jumps }, { "full_mask", full_mask }, { "unwinds", unwinds }, { "children", children }, { "execs", execs },
+        { "flags", flags }, { "jumps", jumps }, { "full_mask", full_mask }, { "unwinds", unwinds }, { "children", children }, { "execs", execs }, { "overflow", overflow },
         { "handed", handed }, { "before", before }, { NULL, NULL },
     };
     if (argc == 5 && strcmp(argv[1], "die") == 0) {

@@ -109,19 +109,22 @@ static void wake(int sig) {
     woken++;
 }
 
+struct sleeper { pthread_t self; int fd; };
+
 static void *later(void *target) {
-    struct timespec t = { 0, 100000000 };
-    nanosleep(&t, NULL);
-    CHECK(pthread_kill(*(pthread_t *)target, SIGBUS) == 0);
-    nanosleep(&t, NULL);
-    CHECK(write(woken > 1 ? -2 : *(int *)(void *)((pthread_t *)target + 1), "x", 1) == 1);
+    struct sleeper *to = target;
+    until_asleep();
+    CHECK(pthread_kill(to->self, SIGBUS) == 0);
+    while (!woken) usleep(1000);
+    until_asleep();
+    CHECK(write(to->fd, "x", 1) == 1);
     return NULL;
 }
 
 /* SA_RESTART decides whether a read is ended by the signal. */
 static void restart(void) {
     for (int f = 0; f < 2; f++) {
-        struct { pthread_t self; int fd; } to;
+        struct sleeper to;
         int p[2];
         char c;
         pthread_t t;
@@ -146,6 +149,13 @@ static void send_all(int sig) {
     show_own_mask("sent by pthread_kill");
     CHECK(sigqueue(getpid(), sig, (union sigval){ .sival_int = 42 }) == 0);
     show_own_mask("sent by sigqueue");
+}
+
+static volatile int sending;
+static void *send_later(void *target) {
+    until_asleep();
+    CHECK(pthread_kill(*(pthread_t *)target, sending) == 0);
+    return NULL;
 }
 
 static void sent(void) {
@@ -191,6 +201,16 @@ static void sent(void) {
             show_mask("pending", &pending);
             CHECK(sigprocmask(SIG_SETMASK, &none, NULL) == 0);
         }
+        /* It arrives while the thread is suspended: its handler has run when the call returns. */
+        pthread_t t, self = pthread_self();
+        CHECK(sigprocmask(SIG_BLOCK, &own, NULL) == 0);
+        calls = 0;
+        sending = sig;
+        CHECK(pthread_create(&t, NULL, send_later, &self) == 0);
+        CHECK(sigsuspend(&none) == -1 && errno == EINTR);
+        printf("%d calls\n", calls);
+        show_own_mask("after sigsuspend");
+        CHECK(pthread_join(t, NULL) == 0 && sigprocmask(SIG_SETMASK, &none, NULL) == 0);
         CHECK(signal(sig, SIG_IGN) != SIG_ERR);
         calls = 0;
         send_all(sig);

@@ -157,6 +157,18 @@ static inline sigset_t full_set(void) {
     return s;
 }
 
+/* Waits until the first thread waits. */
+static inline void until_asleep(void) {
+    char path[64], line[512];
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", getpid());
+    for (int seen = 0; seen < 3; usleep(5000)) {
+        FILE *f = fopen(path, "r");
+        CHECK(f && fgets(line, sizeof line, f));
+        fclose(f);
+        seen = strstr(line, ") S ") ? seen + 1 : 0;
+    }
+}
+
 struct one_case { const char *name; void (*run)(void); };
 
 /* Runs the case that the arguments name. */

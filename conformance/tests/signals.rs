@@ -63,7 +63,7 @@ fn dispositions_and_masks_are_answered_as_they_were_set() {
 
 #[test]
 fn handlers_run_as_their_flags_say() {
-    compare("signal_handlers", &[&["flags"], &["unwinds"]]);
+    compare("signal_handlers", &[&["flags"], &["unwinds"], &["overflow"]]);
     compare("signals", &[&["restart"]]);
 }
 
@@ -84,8 +84,10 @@ fn children_get_and_change_their_own() {
 
 #[test]
 fn the_program_dies_by_the_very_signal() {
-    let signals = ["7", "11", "5"];
+    let signals = ["7", "11", "5", "16"];
+    // 16 is the number that the library borrows: its dispositions are the program's, and what blocks it is not.
     let each: Vec<[&str; 3]> = signals.iter().flat_map(|s| ["0", "1", "2", "3"].map(|how| ["die", s, how])).collect();
+    let each: Vec<_> = each.into_iter().filter(|e| e[1..] != ["16", "2"]).collect();
     compare("signal_handlers", &each.iter().map(|c| &c[..]).collect::<Vec<_>>());
 }
 

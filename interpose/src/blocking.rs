@@ -72,6 +72,11 @@ impl Frame {
             *a = at;
         }
     }
+
+    /// True after [`Frame::point_at_spare`].
+    pub fn points_at_spare<const N: usize>(&self) -> bool {
+        self.arg::<N, usize>() == &raw const self.spare as usize
+    }
 }
 
 /// Looks a real function up and stores it in its slot.

@@ -3,8 +3,8 @@
 //! A signal of ours that the program has blocked waits under the number of the mark (`smc_engine::core::sigmask`): whoever
 //! waits for the one waits for the other as well, and is told the number it asked for.
 
-use crate::blocking::{Frame, leave};
-use crate::signals::{acts, bits, put, set_of};
+use crate::blocking::Frame;
+use crate::signals::{acts, bits, kernel_mask, put, set_of};
 use crate::table::{Hook, hook, real};
 use libc::{c_int, pthread_attr_t, siginfo_t, sigset_t};
 use smc_engine::base::active::owned;
@@ -12,8 +12,8 @@ use smc_engine::core::delivery::waited_for;
 use smc_engine::core::sigmask::{self, MARK};
 
 crate::blocking::blocking! {
-    Signals required sigsuspend, owned, -1 => suspends, leave;
-    Signals optional __sigsuspend, owned, -1 => suspends, leave;
+    Signals required sigsuspend, owned, -1 => suspends, suspended;
+    Signals optional __sigsuspend, owned, -1 => suspends, suspended;
     // Here the "failures" are the answers that may need another look: 0, and the number of the mark.
     Signals required sigwait, owned, 0 => waits, told;
     Signals required sigwaitinfo, owned, 16 => waits, answered;
@@ -23,13 +23,44 @@ crate::blocking::blocking! {
 const _: () = assert!(MARK == 16);
 
 fn suspends(hook: &'static Hook, f: &mut Frame) -> Option<usize> {
-    let mask = f.arg::<0, *const sigset_t>();
-    if sigmask::kept_open(owned()) != 0 && !mask.is_null() {
+    if opens::<0>(f) {
         hook.hits.hit();
-        f.spare = sigmask::to_kernel(bits(mask), owned()) as usize;
-        f.point_at_spare::<0>();
     }
     None
+}
+
+fn suspended(_: &'static Hook, f: &mut Frame) -> bool {
+    woken::<0>(f);
+    false
+}
+
+/// Before a call that has argument `N` for its mask while it waits: gives the kernel what that means. True when it did.
+pub fn opens<const N: usize>(f: &mut Frame) -> bool {
+    let mask = f.arg::<N, *const sigset_t>();
+    if sigmask::kept_open(owned()) == 0 || mask.is_null() {
+        return false;
+    }
+    f.spare = sigmask::to_kernel(bits(mask), owned()) as usize;
+    f.point_at_spare::<N>();
+    true
+}
+
+/// After such a call was interrupted: a signal of ours that the mask let through has come under its own number and, since
+/// the thread has it blocked otherwise, waits under the mark's. Its handler runs now, in that mask, as it would have run
+/// in the call.
+pub fn woken<const N: usize>(f: &Frame) {
+    let (mark, inside) = (sigmask::blocked_bit(libc::SIGBUS), f.spare as u64);
+    if !f.points_at_spare::<N>() || inside & mark != 0 {
+        return;
+    }
+    let mut waiting = set_of(0);
+    // SAFETY: a live set.
+    if unsafe { real::sigpending(&raw mut waiting) } == 0
+        && bits(&raw const waiting) & mark != 0
+        && let Ok(outside) = kernel_mask(libc::SIG_SETMASK, Some(inside))
+    {
+        let _ = kernel_mask(libc::SIG_SETMASK, Some(outside));
+    }
 }
 
 fn waits(hook: &'static Hook, f: &mut Frame) -> Option<usize> {

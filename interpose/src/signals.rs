@@ -242,7 +242,7 @@ pub unsafe extern "C" fn siginterrupt(sig: c_int, on: c_int) -> c_int {
 }
 
 /// The calling thread's mask by libc, in the kernel's terms: the mask before.
-fn kernel_mask(how: c_int, set: Option<u64>) -> Result<u64, Errno> {
+pub fn kernel_mask(how: c_int, set: Option<u64>) -> Result<u64, Errno> {
     let set = set.map(set_of);
     let mut was = set_of(0);
     let new = set.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
