@@ -1,9 +1,12 @@
 //! Names in a loaded object, found without the loader's `dlsym`: that one is hooked here.
 //!
-//! `dl_iterate_phdr` leads to the object's PT_DYNAMIC and that to its GNU hash table. Nothing is allocated and `dlerror`
-//! is left alone, so this works before libc is initialised.
+//! `dladdr` leads to the object's first page, the headers there to PT_DYNAMIC, and that to its GNU hash table. Nothing is
+//! allocated and `dlerror` is left alone, so this works before libc is initialised. Not `dl_iterate_phdr`:
+//! ThreadSanitizer has one of its own, which jumps to NULL until it has looked up all names, by our `dlsym`.
 
-use libc::{c_char, c_int, c_void, dl_phdr_info, size_t};
+use libc::{Elf64_Ehdr, Elf64_Phdr, c_char};
+use smc_engine::base::PAGE;
+use smc_engine::sys::dl;
 use std::ffi::CStr;
 
 const DT_STRTAB: i64 = 5;
@@ -41,11 +44,6 @@ pub struct Object {
     versions: usize,
 }
 
-struct Search {
-    address: usize,
-    found: Option<Object>,
-}
-
 /// Reads a value of a loaded object's tables.
 ///
 /// # Safety
@@ -53,27 +51,6 @@ struct Search {
 unsafe fn get<T: Copy>(at: usize) -> T {
     // SAFETY: the caller vouches for the place.
     unsafe { (at as *const T).read_unaligned() }
-}
-
-extern "C" fn visit(info: *mut dl_phdr_info, _size: size_t, data: *mut c_void) -> c_int {
-    // SAFETY: the loader passes a valid info for the duration of this call.
-    let info = unsafe { &*info };
-    // SAFETY: data is the Search that `Object::holding` passed, borrowed by nobody else.
-    let search = unsafe { &mut *data.cast::<Search>() };
-    let base = info.dlpi_addr as usize;
-    // SAFETY: the loader's table has dlpi_phnum entries.
-    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-    let holds = |h: &libc::Elf64_Phdr| {
-        let start = base.wrapping_add(h.p_vaddr as usize);
-        h.p_type == libc::PT_LOAD && search.address.wrapping_sub(start) < h.p_memsz as usize
-    };
-    if !headers.iter().any(holds) {
-        return 0;
-    }
-    if let Some(d) = headers.iter().find(|h| h.p_type == libc::PT_DYNAMIC) {
-        search.found = tables(base, base.wrapping_add(d.p_vaddr as usize));
-    }
-    1
 }
 
 fn tables(base: usize, mut at: usize) -> Option<Object> {
@@ -99,10 +76,20 @@ fn tables(base: usize, mut at: usize) -> Option<Object> {
 impl Object {
     /// The loaded object that holds `address`.
     pub fn holding(address: usize) -> Option<Object> {
-        let mut search = Search { address, found: None };
-        // SAFETY: visit matches the callback's type and search outlives the call.
-        unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
-        search.found
+        let start = dl::object_of(address)?;
+        // SAFETY: the object is loaded, and its file header is where it starts.
+        let head = unsafe { get::<Elf64_Ehdr>(start) };
+        if !head.e_ident.starts_with(b"\x7fELF") || usize::from(head.e_phentsize) != size_of::<Elf64_Phdr>() {
+            return None;
+        }
+        let table = start.wrapping_add(head.e_phoff as usize);
+        // SAFETY: linkers put the program headers behind the file header, into the first segment.
+        let header =
+            |i: u16| unsafe { get::<Elf64_Phdr>(table.wrapping_add(usize::from(i) * size_of::<Elf64_Phdr>())) };
+        let first = |kind| (0..head.e_phnum).map(header).find(|h| h.p_type == kind).map(|h| h.p_vaddr as usize);
+        // A segment's start is rounded down to the page when it is mapped.
+        let base = start.wrapping_sub(first(libc::PT_LOAD)? & !(PAGE - 1));
+        tables(base, base.wrapping_add(first(libc::PT_DYNAMIC)?))
     }
 
     /// Address of the default definition of `name`; `None` when the object does not define it.
