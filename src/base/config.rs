@@ -44,7 +44,7 @@ pub struct Var {
     pub meaning: &'static str,
 }
 
-/// Every environment variable the library reads.
+/// Every environment variable the library reads, and what `smc run` reads for it.
 pub const VARS: &[Var] = &[
     Var {
         name: "LIBSMC_FAULT",
@@ -78,6 +78,11 @@ pub const VARS: &[Var] = &[
         meaning: "file to which each process that used a region adds, at its end, a line of JSON: calls per hook",
     },
     Var { name: "LIBSMC_DISABLE", default: "unset", meaning: "1: the preloaded library passes everything through" },
+    Var {
+        name: "LIBSMC_CONFIG",
+        default: "see `smc run --help`",
+        meaning: "file of settings per program that `smc run` reads; empty: none",
+    },
 ];
 
 /// How much the library says on stderr.
@@ -153,6 +158,9 @@ impl Config {
                 Ok(users) => c.trust = users,
                 Err(_) => c.complain("LIBSMC_TRUST", &v, "expected user numbers, separated by commas"),
             }
+        }
+        if let Some(v) = get("LIBSMC_DISABLE").filter(|v| !["", "0", "1"].contains(&v.as_str())) {
+            c.complain("LIBSMC_DISABLE", &v, "expected 1, or 0");
         }
         if let Some(v) = get("LIBSMC_LINK") {
             c.link_model = v;

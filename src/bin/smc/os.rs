@@ -1,6 +1,6 @@
 //! Signals taken one at a time, locks on files, and what the kernel knows of this process.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -228,4 +228,11 @@ pub fn execute(file: &CStr, argv: &[CString], env: &[CString]) -> std::io::Error
     // SAFETY: the strings and both NULL-terminated arrays live for the call.
     unsafe { libc::execve(file.as_ptr(), argv.as_ptr(), env.as_ptr()) };
     std::io::Error::last_os_error()
+}
+
+/// True when the shell's pattern fits the whole text.
+pub fn matches(pattern: &str, text: &OsStr) -> bool {
+    let (Ok(pattern), Ok(text)) = (CString::new(pattern), CString::new(text.as_bytes())) else { return false };
+    // SAFETY: both strings are NUL-terminated and live for the call.
+    unsafe { libc::fnmatch(pattern.as_ptr(), text.as_ptr(), 0) == 0 }
 }

@@ -1,6 +1,8 @@
 //! `smc run`: starts a program with the library preloaded.
 
+mod config;
 mod elf;
+mod explain;
 mod preload;
 mod program;
 mod start;
@@ -9,12 +11,34 @@ use crate::out;
 use preload::Position;
 pub use preload::{find_library, list};
 use program::{Failure, Program, Verdict};
-use smc_engine::base::config::Backend;
+use smc_engine::base::config::{Backend, VARS};
 use smc_engine::base::{Error, Status};
 use start::Environment;
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+/// What stands below the options.
+const HELP: &str = "Settings: a file smc.toml holds settings per program. A table is named after the program, or after its \
+path when there is a slash in the name; *, ? and [] are as in the shell. Keys are the environment variables of `smc env`. \
+All tables that fit count, a later one more than an earlier one; a variable that is set counts more than the file, and an \
+option more than both.
+
+  [program.\"python3*\"]
+  LIBSMC_RESIDENT = \"512M\"
+  LIBSMC_WAIT = 2000
+
+The file is the one that --config names, or else the variable LIBSMC_CONFIG (empty: none); without them the first there is of \
+$XDG_CONFIG_HOME/libsmc/smc.toml (~/.config/libsmc/smc.toml) and /etc/libsmc/smc.toml, which must belong to you or root and \
+not be writable for everybody. The current directory is not looked into.
+
+Exit status: that of the program. 2: wrong usage; 125: `smc run` itself fails or refuses; 126: the program is there but cannot \
+be started; 127: there is no such program. --explain: 0, or what it would be without.
+
+Examples:
+  smc run -- python3 -c 'import numpy; print(numpy.memmap(\"/smc/local/grads\", \"u1\")[:8])'
+  smc run --fault sigbus --resident 512M -- ./app --its-own options
+  smc run --explain --json -- ./app | jq .covered";
 
 /// Run a program with libsmc preloaded
 ///
@@ -33,14 +57,7 @@ use std::process::ExitCode;
 /// runtime would otherwise end it because a preloaded library comes first. Set that yourself for such programs that it
 /// starts.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Exit status: that of the program; 2 wrong usage, 125 `smc run` itself fails or refuses, 126 the program is there \
-but cannot be started, 127 there is no such program.
-
-Examples:
-  smc run -- python3 -c 'import numpy; print(numpy.memmap(\"/smc/local/grads\", \"u1\")[:8])'
-  smc run --fault sigbus --resident 512M -- ./app --its-own options"
-)]
+#[command(after_help = HELP)]
 pub struct Args {
     /// Fault back end: thread, sigbus, sync or mprotect (LIBSMC_FAULT)
     #[arg(long, value_name = "BACKEND", value_parser = backend)]
@@ -66,6 +83,18 @@ pub struct Args {
     /// Start the program even if the library cannot be loaded into it; programs it starts may be covered
     #[arg(long)]
     force: bool,
+    /// Read settings from this file [default: see below]
+    #[arg(long, value_name = "FILE", conflicts_with = "no_config")]
+    config: Option<PathBuf>,
+    /// Read no settings
+    #[arg(long)]
+    no_config: bool,
+    /// Start nothing: show what would be set, from where, and whether the program can be covered
+    #[arg(long)]
+    explain: bool,
+    /// With --explain: one JSON object
+    #[arg(long, requires = "explain")]
+    json: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -113,15 +142,60 @@ fn admit(a: &Args, name: &OsStr, p: &Program) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn settings(a: &Args) -> impl Iterator<Item = (&'static str, String)> {
-    let all = [
-        ("LIBSMC_FAULT", a.fault.map(str::to_owned)),
-        ("LIBSMC_RESIDENT", a.resident.map(|n| n.to_string())),
-        ("LIBSMC_WAIT", a.wait.map(|n| n.to_string())),
-        ("LIBSMC_LOG", a.log.clone()),
-        ("LIBSMC_DISABLE", a.disable.then(|| "1".to_owned())),
-    ];
-    all.into_iter().filter_map(|(k, v)| Some((k, v?)))
+/// Where a value comes from.
+enum Source {
+    /// The option of this name.
+    Option(&'static str),
+    /// It was set already.
+    Environment,
+    /// This line of the settings.
+    File(PathBuf, usize),
+    /// We set it, for this reason.
+    Own(&'static str),
+}
+
+/// A variable as the program will see it.
+struct Variable {
+    name: &'static str,
+    value: OsString,
+    from: Source,
+}
+
+/// All that is known before the program is started.
+struct Plan {
+    program: Program,
+    library: PathBuf,
+    /// The file of settings that was read.
+    config: Option<PathBuf>,
+    variables: Vec<Variable>,
+}
+
+fn options(a: &Args) -> [(&'static str, &'static str, Option<String>); 5] {
+    [
+        ("LIBSMC_FAULT", "--fault", a.fault.map(str::to_owned)),
+        ("LIBSMC_RESIDENT", "--resident", a.resident.map(|n| n.to_string())),
+        ("LIBSMC_WAIT", "--wait", a.wait.map(|n| n.to_string())),
+        ("LIBSMC_LOG", "--log", a.log.clone()),
+        ("LIBSMC_DISABLE", "--disable", a.disable.then(|| "1".to_owned())),
+    ]
+}
+
+/// An option counts most, then the environment, then the file.
+fn settings(a: &Args, env: &Environment, file: Option<&config::Settings>, name: &OsStr, path: &Path) -> Vec<Variable> {
+    let lines = file.map(|f| f.of(name, path)).unwrap_or_default();
+    let given = options(a);
+    let one = |v: &'static str| {
+        let option = given.iter().find(|o| o.0 == v);
+        let option = option.and_then(|(_, o, value)| Some((Source::Option(o), value.as_ref()?.into())));
+        let set = || Some((Source::Environment, env.get(v)?.to_owned()));
+        let line = || {
+            let (s, f) = (lines.get(v)?, file?);
+            Some((Source::File(f.path.clone(), s.line), s.value.clone().into()))
+        };
+        let (from, value) = option.or_else(set).or_else(line)?;
+        Some(Variable { name: v, value, from })
+    };
+    VARS.iter().map(|v| v.name).filter(|v| *v != config::VARIABLE).filter_map(one).collect()
 }
 
 /// Options of AddressSanitizer.
@@ -137,20 +211,34 @@ fn asan_options(old: Option<&OsStr>) -> OsString {
     }
 }
 
-/// Comes back only when it fails.
-fn launch(a: &Args, name: &OsStr, args: &[OsString]) -> Result<ExitCode, Refusal> {
-    let lib = find_library(a.lib.as_deref())?;
+fn plan(a: &Args, name: &OsStr, env: &Environment) -> Result<Plan, Refusal> {
+    let library = find_library(a.lib.as_deref())?;
     let file = program::find(name).map_err(|f| failed(name, f))?;
     let program = program::examine(&file).map_err(|f| failed(name, f))?;
-    admit(a, name, &program)?;
-    let mut env = Environment::own();
-    let preload = list(&lib, env.get("LD_PRELOAD"), a.position);
-    env.set("LD_PRELOAD", &preload);
-    settings(a).for_each(|(k, v)| env.set(k, v.as_ref()));
+    let file = config::read(a.config.as_deref(), a.no_config, env)?;
+    let preload = list(&library, env.get("LD_PRELOAD"), a.position);
+    let from = Source::Own("smc run: the library, and what was there");
+    let mut variables = vec![Variable { name: "LD_PRELOAD", value: preload, from }];
     if program.asan.is_some() {
-        env.set(ASAN, &asan_options(env.get(ASAN)));
+        let from = Source::Own("smc run: the program is linked with the shared AddressSanitizer runtime");
+        variables.push(Variable { name: ASAN, value: asan_options(env.get(ASAN)), from });
     }
-    Err(failed(name, start::become_program(&program.file, name, args, &env)))
+    variables.extend(settings(a, env, file.as_ref(), name, &program.file));
+    Ok(Plan { program, library, config: file.map(|f| f.path), variables })
+}
+
+fn launch(a: &Args, name: &OsStr, args: &[OsString]) -> Result<ExitCode, Refusal> {
+    let mut env = Environment::own();
+    let plan = plan(a, name, &env)?;
+    if a.explain {
+        explain::show(&plan, a.json);
+        let refused = matches!(plan.program.verdict, Verdict::Not(..)) && !a.force;
+        return Ok(ExitCode::from(if refused { OURS } else { 0 }));
+    }
+    admit(a, name, &plan.program)?;
+    plan.variables.iter().for_each(|v| env.set(v.name, &v.value));
+    // Comes back only when it fails.
+    Err(failed(name, start::become_program(&plan.program.file, name, args, &env)))
 }
 
 pub fn run(a: &Args) -> Result<ExitCode, Error> {
