@@ -1,10 +1,12 @@
 /* What a program is born with: prints its arguments, environment, descriptors and signals.
  * `birth --as PROGRAM ARGUMENT...` becomes the program with signals ignored and blocked, stdin closed, and 7 open. */
 #define _GNU_SOURCE
+#include <elf.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -34,7 +36,13 @@ int main(int argc, char **argv) {
     for (int fd = 0; fd < 64; fd++)
         if (fcntl(fd, F_GETFD) >= 0) dprintf(1, "descriptor %d\n", fd);
     for (int i = 0; i < argc; i++) printf("argument %d %s\n", i, argv[i]);
-    for (char **e = environ; *e; e++) printf("environment %s\n", *e);
+    char **e = environ;
+    for (; *e; e++) printf("environment %s\n", *e);
+    /* The auxiliary vector lies behind the environment; some programs find it there. */
+    unsigned long *a = (unsigned long *)(e + 1);
+    while (a[0] != AT_NULL && a[0] != AT_PAGESZ) a += 2;
+    printf("page size %lu\n", a[0] == AT_PAGESZ ? a[1] : 0);
+    if (getauxval(AT_PAGESZ) != 4096) puts("getauxval does not know it");
     for (int s = 1; s < 65; s++) {
         struct sigaction a;
         sigset_t blocked;

@@ -32,6 +32,10 @@ The file is the one that --config names, or else the variable LIBSMC_CONFIG (emp
 $XDG_CONFIG_HOME/libsmc/smc.toml (~/.config/libsmc/smc.toml) and /etc/libsmc/smc.toml, which must belong to you or root and \
 not be writable for everybody. The current directory is not looked into.
 
+Children: without --children clean the programs that the program starts are preloaded as well. With it the program itself \
+sees LD_PRELOAD and all other variables as they are now, so what it starts is started as without `smc run`. That is right for \
+compilers, sanitized programs, tools that refuse a preloaded library; not for a shell script that starts the program meant.
+
 Exit status: that of the program. 2: wrong usage; 125: `smc run` itself fails or refuses; 126: the program is there but cannot \
 be started; 127: there is no such program. --explain: 0, or what it would be without.
 
@@ -83,6 +87,10 @@ pub struct Args {
     /// Start the program even if the library cannot be loaded into it; programs it starts may be covered
     #[arg(long)]
     force: bool,
+    /// How programs are started that this one starts: with the library, or clean: without it, and with the environment as
+    /// it is now (LIBSMC_CHILDREN)
+    #[arg(long, value_name = "HOW", value_parser = ["preload", "clean"])]
+    children: Option<String>,
     /// Read settings from this file [default: see below]
     #[arg(long, value_name = "FILE", conflicts_with = "no_config")]
     config: Option<PathBuf>,
@@ -170,13 +178,30 @@ struct Plan {
     variables: Vec<Variable>,
 }
 
-fn options(a: &Args) -> [(&'static str, &'static str, Option<String>); 5] {
+/// What says how the programs are started that this one starts.
+const CHILDREN: &str = "LIBSMC_CHILDREN";
+
+impl Variable {
+    /// It tells us how to start the program; the library needs it only when nobody else has done the work.
+    fn hidden(&self, clean: bool) -> bool {
+        clean && self.name == CHILDREN
+    }
+}
+
+impl Plan {
+    fn clean(&self) -> bool {
+        self.variables.iter().any(|v| v.name == CHILDREN && v.value == "clean")
+    }
+}
+
+fn options(a: &Args) -> [(&'static str, &'static str, Option<String>); 6] {
     [
         ("LIBSMC_FAULT", "--fault", a.fault.map(str::to_owned)),
         ("LIBSMC_RESIDENT", "--resident", a.resident.map(|n| n.to_string())),
         ("LIBSMC_WAIT", "--wait", a.wait.map(|n| n.to_string())),
         ("LIBSMC_LOG", "--log", a.log.clone()),
         ("LIBSMC_DISABLE", "--disable", a.disable.then(|| "1".to_owned())),
+        (CHILDREN, "--children", a.children.clone()),
     ]
 }
 
@@ -228,7 +253,7 @@ fn plan(a: &Args, name: &OsStr, env: &Environment) -> Result<Plan, Refusal> {
 }
 
 fn launch(a: &Args, name: &OsStr, args: &[OsString]) -> Result<ExitCode, Refusal> {
-    let mut env = Environment::own();
+    let env = Environment::own();
     let plan = plan(a, name, &env)?;
     if a.explain {
         explain::show(&plan, a.json);
@@ -236,7 +261,10 @@ fn launch(a: &Args, name: &OsStr, args: &[OsString]) -> Result<ExitCode, Refusal
         return Ok(ExitCode::from(if refused { OURS } else { 0 }));
     }
     admit(a, name, &plan.program)?;
-    plan.variables.iter().for_each(|v| env.set(v.name, &v.value));
+    // What the library would take back is not given to a program without it.
+    let bare = plan.clean() && matches!(plan.program.verdict, Verdict::Not(..));
+    let new = plan.variables.iter().filter(|v| !bare && !v.hidden(plan.clean()));
+    let env = env.with(new.map(|v| (v.name, v.value.as_os_str())), plan.clean() && !bare);
     // Comes back only when it fails.
     Err(failed(name, start::become_program(&plan.program.file, name, args, &env)))
 }

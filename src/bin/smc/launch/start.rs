@@ -28,9 +28,34 @@ impl Environment {
         line.to_bytes().get(name.len() + 1..).map(OsStr::from_bytes)
     }
 
+    /// The environment with these variables. For clean children the library is told how to take them back before the
+    /// program sees them: behind a mark the new ones, and the old lines of those that are there already, in an even number
+    /// (`interpose/src/children.rs` says why).
+    pub fn with<'a>(mut self, new: impl Iterator<Item = (&'a str, &'a OsStr)>, clean: bool) -> Environment {
+        let mut added = vec![c"LIBSMC_RUN=clean".to_owned()];
+        for (name, value) in new {
+            match self.get(name).map(OsStr::to_owned) {
+                _ if !clean => self.set(name, value),
+                Some(old) if old == value => {}
+                Some(old) => {
+                    added.extend(line(&format!("LIBSMC_WAS_{name}"), &old));
+                    self.set(name, value);
+                }
+                None => added.extend(line(name, value)),
+            }
+        }
+        if added.len() % 2 == 1 {
+            added.push(c"LIBSMC_RUN=even".to_owned());
+        }
+        if clean {
+            self.0.extend(added);
+        }
+        self
+    }
+
     /// Sets a variable in its place, or behind all others.
-    pub fn set(&mut self, name: &str, value: &OsStr) {
-        let Ok(new) = CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()) else { return };
+    fn set(&mut self, name: &str, value: &OsStr) {
+        let Some(new) = line(name, value) else { return };
         let mut found = false;
         for line in self.0.iter_mut().filter(|l| Self::is(l, name)) {
             found = true;
@@ -40,6 +65,11 @@ impl Environment {
             self.0.push(new);
         }
     }
+}
+
+/// `NAME=VALUE`. What comes from the environment, the command line or the settings has no zero byte.
+fn line(name: &str, value: &OsStr) -> Option<CString> {
+    CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).ok()
 }
 
 /// Comes back only when it fails.
