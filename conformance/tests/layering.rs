@@ -22,7 +22,7 @@ const TABLE: &[(&str, &[(&str, May)])] = &[
             ("policy", All),
             ("core", All),
             ("base", All),
-            ("sys", Only(&["log", "dl", "tls", "errno", "Errno", "mem", "sync", "thread"])),
+            ("sys", Only(&["log", "descriptor", "dl", "tls", "errno", "Errno", "mem", "sync", "thread"])),
         ],
     ),
     ("capi", &[("core", All), ("link", Types(&[])), ("base", All), ("sys", All)]),

@@ -89,7 +89,8 @@ pub fn leave(_: &'static Hook, _: &mut Frame) -> bool {
 }
 
 /// `blocking! { Family need name, gate, failure => before, after; }` defines the hook `name` and its table entry
-/// `name::HOOK`. Gate: `active` jumps to the real function while no region was ever opened, `always` does not.
+/// `name::HOOK`. Gate: `active` jumps to the real function while no region was ever opened, `always` does not, and `stderr` does unless the first
+/// argument is 2.
 macro_rules! blocking {
     ($( $family:ident $need:ident $name:ident, $gate:ident, $failure:literal => $before:path, $after:path; )*) => {
         $(
@@ -170,6 +171,7 @@ macro_rules! blocking {
     (@ required) => { true };
     (@ optional) => { false };
     (@gate active) => { "cmp dword ptr [rip + {active}], 0\njne 2f\njmp qword ptr [rip + {slot}]\n2:" };
+    (@gate stderr) => { "cmp edi, 2\nje 2f\ncmp dword ptr [rip + {active}], 0\njne 2f\njmp qword ptr [rip + {slot}]\n2:" };
     (@gate always) => { "# {active}" };
 }
 pub(crate) use blocking;

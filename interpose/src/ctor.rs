@@ -10,6 +10,7 @@ use libc::{c_char, c_int};
 use smc_engine::base::config::{self, Config};
 use smc_engine::core::engine::Engine;
 use smc_engine::core::hooks;
+use smc_engine::sys::descriptor;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
 
@@ -81,6 +82,7 @@ fn save(line: &CStr) {
 
 extern "C" fn start(_argc: c_int, _argv: *const *const c_char, envp: *const *const c_char) {
     smc_engine::core::coverage::register(&crate::selftest::PROVIDER);
+    descriptor::note_stderr();
     // SAFETY: reads the loader's copy of the auxiliary vector.
     let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     // A set-user-id program takes no orders from its caller's environment.

@@ -10,7 +10,11 @@ use crate::table::{Hook, handled, hook, real};
 use libc::{c_char, c_int, c_void, off_t, size_t, ssize_t};
 use smc_engine::base::Status;
 use smc_engine::policy::posix;
+use smc_engine::sys::descriptor;
 use smc_engine::sys::errno::syscall;
+
+/// What the library has to say goes there, unless the program has closed it: what it opens there then is another file.
+const STDERR: c_int = 2;
 
 /// The open file behind `fd`, or `None` with the reason counted.
 fn ours(fd: c_int) -> Option<Held> {
@@ -142,6 +146,9 @@ fn duplicate_onto(hook: &Hook, fd: c_int, to: c_int, real: impl FnOnce() -> c_in
     if new < 0 || fd == to {
         return new;
     }
+    if to == STDERR {
+        descriptor::stderr_is(true);
+    }
     if let Some(old) = old.filter(|o| !o.inherited()) {
         let _ = release(&old);
         files::remove(to);
@@ -167,6 +174,9 @@ pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_i
             forget(&hook::close_range, fd);
         }
     }
+    if (first..=last).contains(&2) && flags == 0 {
+        descriptor::stderr_is(false);
+    }
     // SAFETY: the arguments are the caller's own.
     unsafe { real::close_range(first, last, flags) }
 }
@@ -189,7 +199,11 @@ fn synced(hook: &'static Hook, f: &mut Frame) -> Option<usize> {
 
 /// close: releases. EIO when that failed; the descriptor is closed all the same.
 fn closed(hook: &'static Hook, f: &mut Frame) -> Option<usize> {
-    close_ours(hook, f.arg::<0, c_int>()).map(|r| r as usize)
+    let fd = f.arg::<0, c_int>();
+    if fd == STDERR {
+        descriptor::stderr_is(false);
+    }
+    close_ours(hook, fd).map(|r| r as usize)
 }
 
 /// Closes a number that is ours; `None` when it is not.
@@ -210,7 +224,7 @@ fn controlled(hook: &'static Hook, f: &mut Frame) -> Option<usize> {
 }
 
 crate::blocking::blocking! {
-    Files required close, active, -1 => closed, leave;
+    Files required close, stderr, -1 => closed, leave;
     Files required fsync, active, -1 => synced, leave;
     Files required fdatasync, active, -1 => synced, leave;
     Files required fcntl, active, -1 => controlled, leave;

@@ -1,7 +1,8 @@
 //! eventfd and poll(2).
 
+use super::descriptor::own;
 use super::errno::{Errno, retry, syscall};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// A pollable flag.
 #[derive(Debug)]
@@ -14,7 +15,7 @@ impl EventFd {
         // SAFETY: takes two integers.
         let fd = unsafe { syscall(libc::SYS_eventfd2, [0, flags as usize, 0, 0, 0, 0]) }?;
         // SAFETY: fresh descriptor from the kernel.
-        Ok(EventFd(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
+        Ok(EventFd(unsafe { own(fd) }?))
     }
 
     /// Makes it readable. Async-signal-safe.

@@ -5,6 +5,7 @@
 //! Functions that may be called in a signal handler say "async-signal-safe".
 
 pub mod clock;
+pub mod descriptor;
 pub mod dl;
 pub mod errno;
 pub mod event;

@@ -1,7 +1,8 @@
 //! PAGEMAP_SCAN: which pages were written since they were last protected, and protect them again, in one call.
 
+use super::descriptor::own;
 use super::errno::{Errno, syscall};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 const PAGEMAP_SCAN: usize = 0xc060_6610;
 const WP_MATCHING: u64 = 1;
@@ -54,7 +55,7 @@ impl Pagemap {
             syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags as usize, 0, 0, 0])
         }?;
         // SAFETY: fresh descriptor from the kernel.
-        Ok(Pagemap(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
+        Ok(Pagemap(unsafe { own(fd) }?))
     }
 
     /// The descriptor, for threads that keep a descriptor table of their own.

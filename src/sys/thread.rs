@@ -4,12 +4,13 @@
 //! blind it, its sockets are not inherited by fork children (which would keep a dead exporter's connections open), and
 //! it holds none of the application's descriptors open.
 
+use super::descriptor::own;
 use super::errno::{Errno, retry, syscall};
 use super::mem::{Mapping, RW};
 use super::poll;
 use super::sync::SignalsBlocked;
 use std::cell::Cell;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
@@ -114,7 +115,7 @@ fn wake_descriptor() -> Result<Wake, Errno> {
     // SAFETY: the mask is eight readable bytes, the kernel's sigset on x86-64.
     let fd = unsafe { syscall(libc::SYS_signalfd4, [usize::MAX, &raw const mask as usize, 8, flags as usize, 0, 0]) }?;
     // SAFETY: the kernel just gave us this descriptor; nobody else knows it.
-    Ok(Wake(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
+    Ok(Wake(unsafe { own(fd) }?))
 }
 
 /// Gives the calling thread an empty descriptor table of its own. Where the kernel refuses, it goes on with the shared one.
