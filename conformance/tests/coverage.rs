@@ -21,6 +21,7 @@ const NOT_TRIED: &[&str] = &[
     "memalign",
     "valloc",
     "pvalloc",
+    "malloc_usable_size",
     "fopen",
     "fopen64",
     "fileno",

@@ -3,7 +3,7 @@
 mod preload_support;
 mod tool_support;
 
-use preload_support::{app, installed, library, limited, output, text};
+use preload_support::{app, installed, limited, output, text};
 use serde_json::Value;
 use smc_engine::base::config::VARS;
 use smc_engine::base::{PAGE, Status};
@@ -11,9 +11,8 @@ use smc_engine::core::options::{MapOptions, PeerName};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::process::{Command, Stdio};
-use tool_support::{Dir, Serve, as_nobody, change, copy, engine, json, posted, run, smc, tool, unique};
+use std::process::Stdio;
+use tool_support::{Dir, Serve, as_nobody, engine, json, posted, run, smc, tool, unique};
 
 #[test]
 fn wrong_usage_is_status_2() {
@@ -211,125 +210,6 @@ fn another_user_is_admitted_by_name_only() {
     let answers =
         |n: &str| listed.as_array().expect("an array").iter().find(|r| r["name"] == n).map(|r| r["answers"].clone());
     assert_eq!((answers(&name), answers(&open)), (Some(false.into()), Some(true.into())), "{listed}");
-}
-
-#[test]
-fn run_preloads_and_sets_the_variables() {
-    let lib = library().canonicalize().expect("the library");
-    let lib = lib.to_str().expect("UTF-8");
-    let script = "echo $LD_PRELOAD/$LIBSMC_FAULT/$LIBSMC_RESIDENT/$LIBSMC_WAIT/$LIBSMC_LOG/$LIBSMC_DISABLE; exit 7";
-    let args = [
-        "run",
-        "--lib",
-        lib,
-        "--fault",
-        "uffd-sigbus",
-        "--resident",
-        "1M",
-        "--wait",
-        "9",
-        "--log",
-        "off",
-        "--disable",
-        "--",
-        "sh",
-        "-c",
-        script,
-    ];
-    let out = run(&args);
-    assert_eq!((out.status.code(), text(&out.stderr)), (Some(7), String::new()));
-    assert_eq!(text(&out.stdout), format!("{lib}/sigbus/1048576/9/off/1\n"));
-    // What was preloaded before stays, behind ours; variables that no option names stay as they are.
-    let mut c = Command::new("timeout");
-    c.args(["60"]).arg(tool()).args(["run", "--lib", lib, "--", "sh", "-c", script]);
-    c.env("LD_PRELOAD", "libm.so.6:libdl.so.2").env("LIBSMC_WAIT", "77");
-    let out = output(c);
-    assert_eq!(text(&out.stdout), format!("{lib}:libm.so.6:libdl.so.2///77//\n"), "{out:?}");
-}
-
-#[test]
-fn run_finds_the_library() {
-    let lib = library();
-    for place in ["bin", "lib"] {
-        let dir = Dir::new();
-        fs::create_dir(dir.path("bin")).expect("mkdir");
-        let smc = dir.path("bin/smc");
-        copy(&tool(), &smc);
-        let none = output(limited(smc.to_str().expect("UTF-8"), &["run", "true"]));
-        assert!(none.status.code() == Some(1) && text(&none.stderr).ends_with("; name it with --lib\n"), "{none:?}");
-        let _ = fs::create_dir(dir.path("lib"));
-        let at = dir.path(place).join("libsmc.so.1");
-        copy(&lib, &at);
-        let out = output(limited(
-            smc.to_str().expect("UTF-8"),
-            &["run", "--", "sh", "-c", "grep -c libsmc /proc/self/maps >&2; echo $LD_PRELOAD"],
-        ));
-        assert_eq!(text(&out.stdout).trim(), at.canonicalize().expect("there").to_str().expect("UTF-8"), "{out:?}");
-    }
-}
-
-#[test]
-fn run_reaches_a_region() {
-    let name = unique("run");
-    let mut s = Serve::start(&["--name", &name, "--size", "64K"]);
-    s.line();
-    change(&name, 8, 0, b"by store");
-    let out = run(&[
-        "run",
-        "--lib",
-        library().to_str().expect("UTF-8"),
-        "--",
-        "head",
-        "-c",
-        "8",
-        &format!("/smc/local/{name}"),
-    ]);
-    assert_eq!(text(&out.stdout), "by store", "{out:?}");
-}
-
-#[test]
-fn run_says_what_it_cannot_cover() {
-    let lib = library();
-    let dir = Dir::new();
-    let source = dir.path("hello.c");
-    fs::write(&source, "#include <stdio.h>\nint main(void) { puts(\"ran\"); return 0; }\n").expect("write");
-    let cc = |out: &Path, extra: &[&str]| {
-        Command::new("cc").arg("-o").arg(out).arg(&source).args(extra).status().is_ok_and(|s| s.success())
-    };
-    let try_it =
-        |p: &Path| output(smc(&["run", "--lib", lib.to_str().expect("UTF-8"), "--", p.to_str().expect("UTF-8")]));
-    let plain = dir.path("plain");
-    assert!(cc(&plain, &[]));
-    assert_eq!(text(&try_it(&plain).stderr), "");
-    for (name, flag) in [("static", "-static"), ("static-pie", "-static-pie")] {
-        let p = dir.path(name);
-        if !cc(&p, &[flag]) {
-            eprintln!("skipped: no {flag} C library");
-            continue;
-        }
-        let out = try_it(&p);
-        let said = format!(
-            "smc: warning: {} is not covered: it is statically linked, so no library can be loaded into it\n",
-            p.display()
-        );
-        assert_eq!((&*text(&out.stdout), text(&out.stderr)), ("ran\n", said));
-    }
-    // SAFETY: takes nothing and cannot fail.
-    if unsafe { libc::geteuid() } == 0 {
-        for (mode, word) in [(0o4755, "set-user-ID"), (0o2755, "set-group-ID")] {
-            let p = dir.path(word);
-            assert!(cc(&p, &[]));
-            std::os::unix::fs::chown(&p, Some(65534), Some(65534)).expect("chown");
-            fs::set_permissions(&p, fs::Permissions::from_mode(mode)).expect("chmod");
-            let err = text(&try_it(&p).stderr);
-            assert!(err.starts_with("smc: warning: ") && err.contains(word), "{err}");
-        }
-    }
-    let out = run(&["run", "--lib", lib.to_str().expect("UTF-8"), "--", "no-such-program-here"]);
-    assert_eq!(
-        (out.status.code(), &*text(&out.stderr)),
-        (Some(1), "smc: cannot run no-such-program-here: there is no such program in PATH\n")
-    );
 }
 
 #[test]

@@ -106,7 +106,7 @@ pub fn leave(_: &'static Hook, _: &mut Frame) -> bool {
 
 /// `blocking! { Family need name, gate, failure => before, after; }` defines the hook `name` and its table entry
 /// `name::HOOK`. Gate: `active` jumps to the real function while no region was ever opened, `owned` while no signal is ours,
-/// `always` does not.
+/// `stderr` as `active` unless the first argument is 2; `always` does not.
 macro_rules! blocking {
     ($( $family:ident $need:ident $name:ident, $gate:ident, $failure:literal => $before:path, $after:path; )*) => {
         $(
@@ -184,6 +184,7 @@ macro_rules! blocking {
     (@ optional) => { false };
     (@gate active) => { "cmp dword ptr [rip + {active}], 0\njne 2f\njmp qword ptr [rip + {slot}]\n2: # {owned}" };
     (@gate owned) => { "cmp qword ptr [rip + {owned}], 0\njne 2f\njmp qword ptr [rip + {slot}]\n2: # {active}" };
+    (@gate stderr) => { "cmp edi, 2\nje 2f\ncmp dword ptr [rip + {active}], 0\njne 2f\njmp qword ptr [rip + {slot}]\n2: # {owned}" };
     (@gate always) => { "# {active} {owned}" };
 }
 pub(crate) use blocking;

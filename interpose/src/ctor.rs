@@ -2,12 +2,15 @@
 //!
 //! The library is initialised before everything else in the process (`-z initfirst`), libc included: nothing may be
 //! called that libc's own start prepares, and `environ` is still empty. So the constructor copies our variables from the
-//! `envp` argument and does nothing else. It starts no thread and opens nothing.
+//! `envp` argument, takes out of it what the program is not to see, and does nothing else. It starts no thread and opens
+//! nothing.
 
+use crate::children::{self, Environment};
 use libc::{c_char, c_int};
-use smc_engine::base::config::Config;
+use smc_engine::base::config::{self, Config};
 use smc_engine::core::engine::Engine;
 use smc_engine::core::hooks;
+use smc_engine::sys::descriptor;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
 
@@ -79,31 +82,31 @@ fn save(line: &CStr) {
 
 extern "C" fn start(_argc: c_int, _argv: *const *const c_char, envp: *const *const c_char) {
     smc_engine::core::coverage::register(&crate::selftest::PROVIDER);
+    descriptor::note_stderr();
     // SAFETY: reads the loader's copy of the auxiliary vector.
     let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     // A set-user-id program takes no orders from its caller's environment.
     if secure || envp.is_null() {
         return;
     }
-    let mut p = envp;
-    loop {
-        // SAFETY: envp is a NULL-terminated array and the loop stops at the NULL.
-        let line = unsafe { *p };
-        if line.is_null() {
-            return;
-        }
-        // SAFETY: an entry of envp is a NUL-terminated string.
-        let line = unsafe { CStr::from_ptr(line) };
-        if line.to_bytes().starts_with(b"LIBSMC_") {
-            save(line);
-            if line.to_bytes() == b"LIBSMC_DISABLE=1" {
-                DISABLED.store(true, Relaxed);
-                hooks::disable();
-            }
-        }
-        // SAFETY: the entry was not the last one.
-        p = unsafe { p.add(1) };
+    // SAFETY: the loader passes the environment, which libc has not looked at yet; no other thread exists.
+    let mut env = unsafe { Environment::new(envp.cast_mut()) };
+    env.lines().filter(|l| ours(l.to_bytes())).for_each(save);
+    if variable_is("LIBSMC_DISABLE", "1") {
+        DISABLED.store(true, Relaxed);
+        hooks::disable();
     }
+    if env.restore() {
+        // The C API asks for what is not in the environment any more.
+        config::given_at_start(variable);
+    } else if variable_is("LIBSMC_CHILDREN", "clean") {
+        env.forget_library(b"LIBSMC_CHILDREN=");
+    }
+}
+
+/// A line that is a setting, and not bookkeeping of `smc run`.
+fn ours(line: &[u8]) -> bool {
+    line.starts_with(b"LIBSMC_") && !line.starts_with(children::WAS) && line != children::MARK
 }
 
 extern "C" fn end() {

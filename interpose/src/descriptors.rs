@@ -14,8 +14,12 @@ use libc::{c_char, c_int, c_void, off_t, size_t, ssize_t};
 use smc_engine::base::Status;
 use smc_engine::core::engine::Engine;
 use smc_engine::policy::posix;
+use smc_engine::sys::descriptor;
 use smc_engine::sys::errno::syscall;
 use smc_engine::sys::{kept, thread};
+
+/// What the library has to say goes there, unless the program has closed it: what it opens there then is another file.
+const STDERR: c_int = 2;
 
 /// The open file behind `fd`, or `None` with the reason counted.
 fn ours(fd: c_int) -> Option<Held> {
@@ -151,6 +155,9 @@ fn duplicate_onto(hook: &Hook, fd: c_int, to: c_int, real: impl FnOnce() -> c_in
     if new < 0 || fd == to {
         return new;
     }
+    if to == STDERR {
+        descriptor::stderr_is(true);
+    }
     if let Some(old) = old.filter(|o| !o.inherited()) {
         let _ = release(&old);
         files::remove(to);
@@ -186,6 +193,9 @@ pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_i
         for fd in files::numbers(first, last) {
             forget(&hook::close_range, fd);
         }
+    }
+    if (first..=last).contains(&2) && flags == 0 {
+        descriptor::stderr_is(false);
     }
     if flags & CLOEXEC != 0 || first > last || !ours_here() {
         // SAFETY: the arguments are the caller's own.
@@ -255,11 +265,15 @@ fn synced(hook: &'static Hook, f: &mut Frame) -> Option<usize> {
 
 /// close: releases. EIO when that failed; the descriptor is closed all the same.
 fn closed(hook: &'static Hook, f: &mut Frame) -> Option<usize> {
-    if spared(f.arg::<0, c_int>()) {
+    let fd = f.arg::<0, c_int>();
+    if spared(fd) {
         hook.hits.hit();
         return Some(answer::<c_int>(0, Err(CErr(libc::EBADF))) as usize);
     }
-    close_ours(hook, f.arg::<0, c_int>()).map(|r| r as usize)
+    if fd == STDERR {
+        descriptor::stderr_is(false);
+    }
+    close_ours(hook, fd).map(|r| r as usize)
 }
 
 /// Closes a number that is ours; `None` when it is not.
@@ -280,7 +294,7 @@ fn controlled(hook: &'static Hook, f: &mut Frame) -> Option<usize> {
 }
 
 crate::blocking::blocking! {
-    Files required close, active, -1 => closed, leave;
+    Files required close, stderr, -1 => closed, leave;
     Files required fsync, active, -1 => synced, leave;
     Files required fdatasync, active, -1 => synced, leave;
     Files required fcntl, active, -1 => controlled, leave;

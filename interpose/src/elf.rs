@@ -1,9 +1,12 @@
 //! Names in a loaded object, found without the loader's `dlsym`: that one is hooked here.
 //!
-//! `dl_iterate_phdr` leads to the object's PT_DYNAMIC and that to its GNU hash table. Nothing is allocated and `dlerror`
-//! is left alone, so this works before libc is initialised.
+//! `dladdr` leads to the object's first page, the headers there to PT_DYNAMIC, and that to its GNU hash table. Nothing is
+//! allocated and `dlerror` is left alone, so this works before libc is initialised. `dl_iterate_phdr` only where nothing
+//! else will do: ThreadSanitizer has one of its own, which jumps to NULL until it has looked up all names, by our `dlsym`.
 
-use libc::{c_char, c_int, c_void, dl_phdr_info, size_t};
+use libc::{Elf64_Ehdr, Elf64_Phdr, c_char, c_int, c_void, dl_phdr_info, size_t};
+use smc_engine::base::PAGE;
+use smc_engine::sys::dl;
 use std::ffi::CStr;
 
 const DT_STRTAB: i64 = 5;
@@ -129,20 +132,24 @@ impl Object {
 
     /// The loaded object that holds `address`.
     pub fn holding(address: usize) -> Option<Object> {
-        let mut found = None;
-        walk(&mut |loaded| {
-            let here = loaded.segment(address).is_some();
-            if here {
-                found = loaded.header(libc::PT_DYNAMIC).and_then(|at| tables(loaded.base, at));
-            }
-            here
-        });
-        found
+        let start = dl::object_of(address)?;
+        // SAFETY: the object is loaded, and its file header is where it starts.
+        let head = unsafe { get::<Elf64_Ehdr>(start) };
+        if !head.e_ident.starts_with(b"\x7fELF") || usize::from(head.e_phentsize) != size_of::<Elf64_Phdr>() {
+            return None;
+        }
+        let table = start.wrapping_add(head.e_phoff as usize);
+        // SAFETY: linkers put the program headers behind the file header, into the first segment.
+        let header =
+            |i: u16| unsafe { get::<Elf64_Phdr>(table.wrapping_add(usize::from(i) * size_of::<Elf64_Phdr>())) };
+        let first = |kind| (0..head.e_phnum).map(header).find(|h| h.p_type == kind).map(|h| h.p_vaddr as usize);
+        // A segment's start is rounded down to the page when it is mapped.
+        let base = start.wrapping_sub(first(libc::PT_LOAD)? & !(PAGE - 1));
+        tables(base, base.wrapping_add(first(libc::PT_DYNAMIC)?))
     }
 
-    /// The first loaded object that defines `name`. Asked for the definition and not for an address: in a program that is
-    /// not position independent the address of a function of libc can be that of the program's own stub.
-    pub fn defining(name: &CStr) -> Option<Object> {
+    /// The first loaded object that defines `name`.
+    fn defining(name: &CStr) -> Option<Object> {
         let mut found = None;
         walk(&mut |loaded| {
             found = loaded.header(libc::PT_DYNAMIC).and_then(|at| tables(loaded.base, at)).filter(|o| o.defines(name));
@@ -151,9 +158,12 @@ impl Object {
         found
     }
 
-    /// glibc. Other allocators define malloc and __libc_malloc; nobody else says which libc this is.
+    /// glibc. Other allocators define malloc and __libc_malloc; nobody else says which libc this is. In a program that is
+    /// not position independent the address of a function of libc can be that of the program's own stub: then it is looked
+    /// for by its definition.
     pub fn libc() -> Option<Object> {
-        Object::defining(c"gnu_get_libc_version")
+        let by_address = Object::holding(libc::gnu_get_libc_version as *const () as usize);
+        by_address.filter(|o| o.defines(c"gnu_get_libc_version")).or_else(|| Object::defining(c"gnu_get_libc_version"))
     }
 
     /// Address of the default definition of `name`; `None` when the object does not define it.

@@ -2,6 +2,9 @@
 //!
 //! `malloc` is one of our own hooks, and an allocator preloaded beside us may have put its own in front. Neither may see
 //! the library's memory: a Vec inside a hook would come back to the hook.
+//!
+//! Aligned blocks are cut out of plain ones: AddressSanitizer defines `__libc_memalign`, and none of the others, so a block
+//! from there would meet the `free` of another allocator.
 
 use libc::c_void;
 use smc_engine::sys::reserve::Reserved;
@@ -20,18 +23,35 @@ struct LibcHeap;
 /// What `__libc_malloc` aligns to.
 const ALIGN: usize = 16;
 
-// SAFETY: libc's allocator satisfies the contract: blocks are aligned to 16 bytes or to what memalign was asked for,
+/// A block of more than [`ALIGN`]: inside a plain block whose address is kept in the word before it.
+fn aligned(l: Layout) -> *mut u8 {
+    // Room for the word, and to move up to the next multiple. A Layout is less than half of the address space.
+    let Some(room) = l.size().checked_add(l.align()) else { return std::ptr::null_mut() };
+    // SAFETY: malloc takes any size.
+    let plain = unsafe { __libc_malloc(room) }.cast::<u8>();
+    if plain.is_null() {
+        return plain;
+    }
+    // At least ALIGN bytes further, as plain is a multiple of ALIGN.
+    let up = l.align() - plain.addr() % l.align();
+    // SAFETY: up is at most the alignment, which the block is longer by.
+    let p = unsafe { plain.add(up) };
+    // SAFETY: up is at least ALIGN, so the word lies inside the block.
+    let word = unsafe { p.cast::<*mut u8>().sub(1) };
+    // SAFETY: it is ours, and aligned as p is.
+    unsafe { word.write(plain) };
+    p
+}
+
+// SAFETY: libc's allocator satisfies the contract: plain blocks are aligned to 16 bytes, `aligned` moves up inside of one,
 // and all of them are given back to the same allocator.
 unsafe impl GlobalAlloc for LibcHeap {
     unsafe fn alloc(&self, l: Layout) -> *mut u8 {
-        let p = if l.align() <= ALIGN {
-            // SAFETY: malloc takes any size.
-            unsafe { __libc_malloc(l.size()) }
-        } else {
-            // SAFETY: a Layout's alignment is a power of two.
-            unsafe { __libc_memalign(l.align(), l.size()) }
-        };
-        p.cast()
+        if l.align() > ALIGN {
+            return aligned(l);
+        }
+        // SAFETY: malloc takes any size.
+        unsafe { __libc_malloc(l.size()) }.cast()
     }
 
     unsafe fn alloc_zeroed(&self, l: Layout) -> *mut u8 {
@@ -39,18 +59,24 @@ unsafe impl GlobalAlloc for LibcHeap {
             // SAFETY: calloc takes any size.
             return unsafe { __libc_calloc(l.size(), 1) }.cast();
         }
-        // SAFETY: same contract as this function's.
-        let p = unsafe { self.alloc(l) };
+        let p = aligned(l);
         if !p.is_null() {
-            // SAFETY: alloc just gave l.size() writable bytes.
+            // SAFETY: aligned just gave l.size() writable bytes.
             unsafe { p.write_bytes(0, l.size()) };
         }
         p
     }
 
-    unsafe fn dealloc(&self, p: *mut u8, _l: Layout) {
-        // SAFETY: the caller got p from this allocator.
-        unsafe { __libc_free(p.cast()) }
+    unsafe fn dealloc(&self, p: *mut u8, l: Layout) {
+        let mut plain = p;
+        if l.align() > ALIGN {
+            // SAFETY: the caller got p from this allocator with this layout, so the word lies before it.
+            let word = unsafe { p.cast::<*mut u8>().sub(1) };
+            // SAFETY: aligned has written it.
+            plain = unsafe { word.read() };
+        }
+        // SAFETY: the plain block came from malloc.
+        unsafe { __libc_free(plain.cast()) }
     }
 
     unsafe fn realloc(&self, p: *mut u8, l: Layout, n: usize) -> *mut u8 {

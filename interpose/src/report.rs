@@ -3,8 +3,10 @@
 
 use crate::{ctor, table};
 use smc_engine::policy::Reason;
+use smc_engine::sys::descriptor::{self, own};
 use smc_engine::sys::errno::syscall;
 use std::fmt::Write;
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 
 /// Text without the heap: the process may be in any state at exit.
 struct Line<const N: usize> {
@@ -16,9 +18,11 @@ impl<const N: usize> Line<N> {
     const EMPTY: Line<N> = Line { text: [0; N], len: 0 };
 
     /// Writes it to a descriptor.
-    fn put(&self, fd: i32) {
-        // SAFETY: the buffer holds len bytes; a descriptor that cannot be written is the application's wish.
-        let _ = unsafe { syscall(libc::SYS_write, [fd as usize, self.text.as_ptr() as usize, self.len, 0, 0, 0]) };
+    fn put(&self, fd: &OwnedFd) {
+        // SAFETY: the buffer holds len bytes; a file that cannot be written is the user's wish.
+        let _ = unsafe {
+            syscall(libc::SYS_write, [fd.as_raw_fd() as usize, self.text.as_ptr() as usize, self.len, 0, 0, 0])
+        };
     }
 }
 
@@ -37,7 +41,7 @@ fn say(text: std::fmt::Arguments<'_>) {
     let mut line = Line::<512>::EMPTY;
     // Cannot fail: what does not fit is cut.
     let _ = line.write_fmt(text);
-    line.put(2);
+    descriptor::to_stderr(line.text.get(..line.len).unwrap_or_default());
 }
 
 /// How much somebody must want to know to see a line.
@@ -84,7 +88,8 @@ fn to_file() {
     let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC;
     // SAFETY: path ends in NUL.
     let fd = unsafe { syscall(libc::SYS_open, [path.as_ptr() as usize, flags as usize, 0o666, 0, 0, 0]) };
-    let Ok(fd) = fd else { return };
+    // SAFETY: the kernel just gave us this descriptor; nobody else knows it.
+    let Some(fd) = fd.ok().and_then(|fd| unsafe { own(fd) }.ok()) else { return };
     let mut line = Line::<8192>::EMPTY;
     let _ = write!(line, "{{\"pid\":{},\"hooks\":{{", std::process::id());
     let mut comma = "";
@@ -93,8 +98,9 @@ fn to_file() {
         comma = ",";
     }
     let _ = line.write_str("}}\n");
-    line.put(fd as i32);
-    crate::paths::close_raw(fd as i32);
+    line.put(&fd);
+    // Given back by system call: the close hook has nothing to do with it.
+    crate::paths::close_raw(fd.into_raw_fd());
 }
 
 /// One line per hook that acted and per reason for passing through.

@@ -5,8 +5,8 @@
 
 use crate::convert::{Failure, set_errno};
 use libc::{
-    FILE, gid_t, iovec, off_t, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, pthread_attr_t, sighandler_t, sigset_t,
-    size_t, ssize_t, stat as Stat, statx as Statx, uid_t,
+    FILE, gid_t, iovec, off_t, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, pthread_attr_t, sighandler_t,
+    sigset_t, size_t, ssize_t, stat as Stat, statx as Statx, uid_t,
 };
 use libc::{c_char, c_int, c_void};
 use smc_engine::base::stats::Counter;

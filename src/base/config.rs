@@ -1,5 +1,7 @@
 //! Settings, parsed once into an immutable value. This table is the one place that lists the environment variables.
 
+use std::sync::OnceLock;
+
 /// How a region's faults are delivered and its dirty pages found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backend {
@@ -44,7 +46,7 @@ pub struct Var {
     pub meaning: &'static str,
 }
 
-/// Every environment variable the library reads.
+/// Every environment variable the library reads, and what `smc run` reads for it.
 pub const VARS: &[Var] = &[
     Var {
         name: "LIBSMC_FAULT",
@@ -78,7 +80,31 @@ pub const VARS: &[Var] = &[
         meaning: "file to which each process that used a region adds, at its end, a line of JSON: calls per hook",
     },
     Var { name: "LIBSMC_DISABLE", default: "unset", meaning: "1: the preloaded library passes everything through" },
+    Var {
+        name: "LIBSMC_CHILDREN",
+        default: "preload",
+        meaning: "clean: programs that this one starts run without the library, and with the environment as it was before",
+    },
+    Var {
+        name: "LIBSMC_CONFIG",
+        default: "see `smc run --help`",
+        meaning: "file of settings per program that `smc run` reads; empty: none",
+    },
 ];
+
+type Given = fn(&str) -> Option<String>;
+static GIVEN: OnceLock<Given> = OnceLock::new();
+
+/// Makes `value` the source of variables that this process was started with, and whose environment no longer has them.
+pub fn given_at_start(value: Given) {
+    // The first one stays; there is one preloaded library.
+    let _ = GIVEN.set(value);
+}
+
+/// Value of a variable: as at the start where that was kept, or else from the environment.
+pub fn variable(name: &str) -> Option<String> {
+    GIVEN.get().and_then(|f| f(name)).or_else(|| std::env::var(name).ok())
+}
 
 /// How much the library says on stderr.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -153,6 +179,12 @@ impl Config {
                 Ok(users) => c.trust = users,
                 Err(_) => c.complain("LIBSMC_TRUST", &v, "expected user numbers, separated by commas"),
             }
+        }
+        if let Some(v) = get("LIBSMC_DISABLE").filter(|v| !["", "0", "1"].contains(&v.as_str())) {
+            c.complain("LIBSMC_DISABLE", &v, "expected 1, or 0");
+        }
+        if let Some(v) = get("LIBSMC_CHILDREN").filter(|v| !["", "preload", "clean"].contains(&v.as_str())) {
+            c.complain("LIBSMC_CHILDREN", &v, "expected preload or clean");
         }
         if let Some(v) = get("LIBSMC_LINK") {
             c.link_model = v;

@@ -4,7 +4,7 @@ use super::attr;
 use super::call::{Call, call, copy_text, outcome, with_text};
 use super::handle::Table;
 use super::types::{smc_active, smc_config, smc_context, smc_status, smc_trial_fn};
-use crate::base::config::{Backend, Config, LogLevel};
+use crate::base::config::{Backend, Config, LogLevel, variable};
 use crate::base::{Error, Result, Status};
 use crate::core::engine::Engine;
 use crate::core::hooks;
@@ -105,7 +105,7 @@ fn settings(w: &Wish) -> Config {
     // SAFETY: reads the loader's copy of the auxiliary vector.
     let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     // A set-user-id program takes no orders from its caller's environment.
-    let mut config = Config::parse(|name| std::env::var(name).ok().filter(|_| !secure));
+    let mut config = Config::parse(|name| variable(name).filter(|_| !secure));
     config.backend = w.fault.or(config.backend);
     config.log = w.log.unwrap_or(config.log);
     if config.log >= LogLevel::Error {

@@ -10,6 +10,7 @@ use crate::base::{Error, Result, Status};
 use crate::link::Link;
 use crate::link::failover::{Failover, Path};
 use crate::sys::clock::Deadline;
+use crate::sys::mem;
 use crate::sys::process;
 use crate::sys::sync::SignalsBlocked;
 use crate::sys::thread::ForkMark;
@@ -56,6 +57,17 @@ struct Entry {
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What opening a region may take of the heap.
+const ROOM: usize = 4 << 20;
+
+/// An error where memory is nearly used up (RLIMIT_AS, RLIMIT_DATA): the allocator would end the process later on.
+fn room() -> Result<()> {
+    mem::Mapping::anonymous(ROOM, mem::RW).map(drop).map_err(|e| {
+        let why = format!("less than {} MiB of memory can be had: {e}", ROOM >> 20);
+        Error::new(Status::NO_RESOURCES, "open a region", why).remedy("raise `ulimit -v`")
+    })
 }
 
 impl Engine {
@@ -129,6 +141,7 @@ impl Engine {
     /// Opens the region (peer, name). The same options share one region inside the process; other options make another
     /// one with pages of its own.
     pub fn open(&self, peer: &PeerName, name: &str, opts: &MapOptions) -> Result<Arc<Region>> {
+        room()?;
         let opts = self.complete(opts);
         let shared_as = (peer.clone(), name.to_string(), opts.clone());
         let mut regions = lock(&self.regions);

@@ -13,7 +13,7 @@ fn info(addr: usize) -> Option<libc::Dl_info> {
 }
 
 /// First address of the loaded object that holds `addr`; `None` when no object does.
-fn object_of(addr: usize) -> Option<usize> {
+pub fn object_of(addr: usize) -> Option<usize> {
     info(addr).map(|i| i.dli_fbase as usize)
 }
 

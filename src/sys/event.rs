@@ -1,8 +1,9 @@
 //! eventfd and poll(2).
 
+use super::descriptor::own;
 use super::errno::{Errno, retry, syscall};
 use super::kept::KeptFd;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 /// A pollable flag.
 #[derive(Debug)]
@@ -15,7 +16,7 @@ impl EventFd {
         // SAFETY: takes two integers.
         let fd = unsafe { syscall(libc::SYS_eventfd2, [0, flags as usize, 0, 0, 0, 0]) }?;
         // SAFETY: fresh descriptor from the kernel.
-        Ok(EventFd(KeptFd::new(unsafe { OwnedFd::from_raw_fd(fd as i32) })))
+        Ok(EventFd(KeptFd::new(unsafe { own(fd) }?)))
     }
 
     /// Makes it readable. Async-signal-safe.

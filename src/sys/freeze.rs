@@ -4,8 +4,9 @@
 //! whatever is mapped there by then. Loads go on. With the full mode a system call that writes into the range sleeps
 //! too; where only the user mode is permitted such a call answers EFAULT instead.
 
+use super::descriptor::own;
 use super::errno::{Errno, syscall};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 const USER_MODE_ONLY: usize = 1;
 const UFFDIO_API: usize = 0xc018_aa3f;
@@ -46,7 +47,7 @@ fn context() -> Result<OwnedFd, Errno> {
         unsafe { syscall(libc::SYS_userfaultfd, [flags | USER_MODE_ONLY, 0, 0, 0, 0, 0]) }
     })?;
     // SAFETY: the kernel just gave us this descriptor; nobody else knows it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    unsafe { own(fd) }
 }
 
 fn by_device(flags: usize) -> Result<usize, Errno> {

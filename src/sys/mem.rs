@@ -1,7 +1,8 @@
 //! Address space and memory files, by system call and never through the hooked names.
 
+use super::descriptor::own;
 use super::errno::{Errno, retry, syscall};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// Readable.
 pub const READ: i32 = libc::PROT_READ;
@@ -251,7 +252,7 @@ pub fn memfd(name: &std::ffi::CStr, len: u64) -> Result<OwnedFd, Errno> {
         r => r?,
     };
     // SAFETY: the kernel just gave us this descriptor; nobody else knows it.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+    let fd = unsafe { own(fd) }?;
     // SAFETY: resizes a file only we hold.
     retry(|| unsafe { syscall(libc::SYS_ftruncate, [fd.as_raw_fd() as usize, len as usize, 0, 0, 0, 0]) })?;
     Ok(fd)

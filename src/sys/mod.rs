@@ -6,6 +6,7 @@
 
 pub mod channel;
 pub mod clock;
+pub mod descriptor;
 pub mod dl;
 pub mod errno;
 pub mod event;
@@ -21,8 +22,8 @@ pub mod pagemap;
 pub mod poll;
 pub mod process;
 pub mod procfs;
-pub mod reserve;
 pub mod pthread;
+pub mod reserve;
 pub mod sigframe;
 pub mod signal;
 pub mod socket;

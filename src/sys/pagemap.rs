@@ -1,8 +1,9 @@
 //! PAGEMAP_SCAN: which pages were written since they were last protected, and protect them again, in one call.
 
+use super::descriptor::own;
 use super::errno::{Errno, syscall};
 use super::kept::KeptFd;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 const PAGEMAP_SCAN: usize = 0xc060_6610;
 const WP_MATCHING: u64 = 1;
@@ -55,7 +56,7 @@ impl Pagemap {
             syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags as usize, 0, 0, 0])
         }?;
         // SAFETY: fresh descriptor from the kernel.
-        Ok(Pagemap(KeptFd::new(unsafe { OwnedFd::from_raw_fd(fd as i32) })))
+        Ok(Pagemap(KeptFd::new(unsafe { own(fd) }?)))
     }
 
     /// The descriptor, for threads that keep a descriptor table of their own.

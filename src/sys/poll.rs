@@ -1,7 +1,8 @@
 //! poll(2) over descriptors, and the counter descriptor that wakes it.
 
+use super::descriptor::own;
 use super::errno::{Errno, syscall};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// One descriptor to watch, in the kernel's layout.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +49,7 @@ pub fn eventfd() -> Result<OwnedFd, Errno> {
     // SAFETY: makes a new descriptor and touches no memory.
     let fd = unsafe { syscall(libc::SYS_eventfd2, [0, flags as usize, 0, 0, 0, 0]) }?;
     // SAFETY: the kernel just gave us this descriptor; nobody else knows it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    unsafe { own(fd) }
 }
 
 /// Adds one to the counter: whoever polls it wakes. Async-signal-safe.

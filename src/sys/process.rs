@@ -1,5 +1,6 @@
 //! Facts about this process and host.
 
+use super::descriptor;
 use super::errno::syscall;
 use std::os::fd::AsRawFd;
 
@@ -46,14 +47,15 @@ pub fn is_traced() -> bool {
 
 /// A line on stderr, in one piece. Allocates.
 pub fn say(text: &str) {
-    let line = format!("libsmc: {text}\n");
-    // SAFETY: the line is readable for its length; a closed stderr is the program's wish.
-    let _ = unsafe { syscall(libc::SYS_write, [2, line.as_ptr() as usize, line.len(), 0, 0, 0]) };
+    descriptor::to_stderr(format!("libsmc: {text}\n").as_bytes());
 }
 
 /// [`say`] for a thread with a descriptor table of its own, in which no stderr is kept open: the process's is borrowed for
 /// the one line. Where the kernel does not lend it, nothing is said. Allocates.
 pub fn say_aside(text: &str) {
+    if !descriptor::has_stderr() {
+        return;
+    }
     let line = format!("libsmc: {text}\n");
     // SAFETY: pidfd_open takes numbers only.
     let Ok(own) = (unsafe { syscall(libc::SYS_pidfd_open, [pid() as usize, 0, 0, 0, 0, 0]) }) else { return };
@@ -79,7 +81,8 @@ pub fn random() -> u64 {
 
 /// MemAvailable in bytes, or 1 GiB when /proc cannot be read. Allocates.
 pub fn mem_available() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let text = super::procfs::read(c"/proc/meminfo", 1 << 16).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
     let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|l| l.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
     kib.map_or(1 << 30, |k| k * 1024)
@@ -111,12 +114,11 @@ pub fn can_read(p: *const u8) -> bool {
     if unsafe { syscall(libc::SYS_pipe2, [ends.as_mut_ptr() as usize, flags as usize, 0, 0, 0, 0]) }.is_err() {
         return false;
     }
+    // SAFETY: the kernel just gave us both; nobody else knows them.
+    let [reader, writer] = ends.map(|fd| unsafe { descriptor::own(fd as usize) });
+    let (Ok(_reader), Ok(writer)) = (reader, writer) else { return false };
     // SAFETY: the kernel checks the address itself; that is the question asked.
-    let n = unsafe { syscall(libc::SYS_write, [ends[1] as usize, p as usize, 1, 0, 0, 0]) };
-    for fd in ends {
-        // SAFETY: our own descriptors.
-        let _ = unsafe { syscall(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
-    }
+    let n = unsafe { syscall(libc::SYS_write, [writer.as_raw_fd() as usize, p as usize, 1, 0, 0, 0]) };
     n == Ok(1)
 }
 

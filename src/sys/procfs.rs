@@ -1,8 +1,9 @@
 //! Small reads from /proc, by system call.
 
+use super::descriptor::own;
 use super::errno::{Errno, retry, syscall};
 use std::ffi::CStr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Opens a path with `flags` (close-on-exec is added).
 pub fn open(path: &CStr, flags: i32) -> Result<OwnedFd, Errno> {
@@ -12,7 +13,7 @@ pub fn open(path: &CStr, flags: i32) -> Result<OwnedFd, Errno> {
         syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags as usize, 0, 0, 0])
     })?;
     // SAFETY: the kernel just gave us this descriptor; nobody else knows it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    unsafe { own(fd) }
 }
 
 /// The whole content of a file, at most `limit` bytes. Allocates.

@@ -2,8 +2,9 @@
 //!
 //! Every descriptor made here is close-on-exec and non-blocking; no call raises SIGPIPE.
 
+use super::descriptor::own;
 use super::errno::{Errno, retry, syscall};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// Most descriptors one message carries.
 pub const MAX_FDS: usize = 4;
@@ -25,7 +26,7 @@ fn socket() -> Result<OwnedFd, Errno> {
     // SAFETY: makes a new descriptor and touches no memory.
     let fd = unsafe { syscall(libc::SYS_socket, [libc::AF_UNIX as usize, kind as usize, 0, 0, 0, 0]) }?;
     // SAFETY: the kernel just gave us this descriptor; nobody else knows it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    unsafe { own(fd) }
 }
 
 /// The address of an abstract name, and the length to pass with it.
@@ -65,7 +66,7 @@ pub fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let fd =
         retry(|| unsafe { syscall(libc::SYS_accept4, [listener.as_raw_fd() as usize, 0, 0, flags as usize, 0, 0]) })?;
     // SAFETY: the kernel just gave us this descriptor; nobody else knows it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    unsafe { own(fd) }
 }
 
 /// The peer's credentials (SO_PEERCRED).
@@ -146,7 +147,7 @@ pub fn recv(fd: BorrowedFd<'_>, buf: &mut [u8], want_fds: bool) -> Result<Receiv
     let len = retry(|| unsafe {
         syscall(libc::SYS_recvmsg, [fd.as_raw_fd() as usize, &raw mut msg as usize, flags as usize, 0, 0, 0])
     })?;
-    let mut fds = Vec::new();
+    let (mut fds, mut moved) = (Vec::new(), Ok(()));
     if want_fds
         && msg.msg_controllen >= RIGHTS_HEAD
         && rights.level == libc::SOL_SOCKET
@@ -155,9 +156,14 @@ pub fn recv(fd: BorrowedFd<'_>, buf: &mut [u8], want_fds: bool) -> Result<Receiv
         let n = rights.len.saturating_sub(RIGHTS_HEAD) / 4;
         for &raw in rights.fds.iter().take(n) {
             // SAFETY: the kernel just installed this descriptor for us; nobody else knows it.
-            fds.push(unsafe { OwnedFd::from_raw_fd(raw) });
+            match unsafe { own(raw as usize) } {
+                Ok(fd) => fds.push(fd),
+                Err(e) => moved = Err(e),
+            }
         }
     }
+    // Others stay closed with the Vec.
+    moved?;
     if msg.msg_flags & libc::MSG_TRUNC != 0 {
         return Err(Errno(libc::EMSGSIZE));
     }

@@ -5,6 +5,7 @@
 //! it holds none of the application's descriptors open. It follows the application when that changes its user ([`follow`]).
 
 use super::channel::channel;
+use super::descriptor::own;
 use super::errno::{Errno, retry, syscall};
 use super::follow;
 use super::mem::{Mapping, RW};
@@ -13,7 +14,7 @@ use super::process;
 use super::pthread::Pthread;
 use super::sync::SignalsBlocked;
 use std::cell::Cell;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 
 /// The signal that wakes an own thread: directed to that thread alone, where it is always blocked, so no handler runs
 /// and the application's disposition does not matter. Linux itself never raises it on x86.
@@ -139,7 +140,7 @@ fn wake_descriptor() -> Result<Wake, Errno> {
     // SAFETY: the mask is eight readable bytes, the kernel's sigset on x86-64.
     let fd = unsafe { syscall(libc::SYS_signalfd4, [usize::MAX, &raw const mask as usize, 8, flags as usize, 0, 0]) }?;
     // SAFETY: the kernel just gave us this descriptor; nobody else knows it.
-    Ok(Wake(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
+    Ok(Wake(unsafe { own(fd) }?))
 }
 
 /// Gives the calling thread an empty descriptor table of its own. Where the kernel refuses, it goes on with the shared one.

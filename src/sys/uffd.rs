@@ -3,9 +3,10 @@
 //! Own module because the published crates lack CONTINUE_MODE_WP, POISON and PAGEMAP_SCAN, and stop at an unreadable
 //! /dev/userfaultfd although the system call would work.
 
+use super::descriptor::own;
 use super::errno::{Errno, retry, syscall};
 use super::kept::KeptFd;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// Faults arrive as SIGBUS in the faulting thread.
 pub const FEATURE_SIGBUS: u64 = 1 << 7;
@@ -121,7 +122,7 @@ fn open_syscall(extra: i32) -> Result<OwnedFd, Errno> {
     // SAFETY: takes an integer; the new descriptor belongs to us.
     let fd = unsafe { syscall(libc::SYS_userfaultfd, [flags as usize, 0, 0, 0, 0, 0]) }?;
     // SAFETY: fresh descriptor from the kernel.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    unsafe { own(fd) }
 }
 
 fn open_syscall_full() -> Result<(OwnedFd, bool), Errno> {
@@ -140,13 +141,13 @@ fn open_device() -> Result<(OwnedFd, bool), Errno> {
         syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags as usize, 0, 0, 0])
     }?;
     // SAFETY: fresh descriptor from the kernel.
-    let dev = unsafe { OwnedFd::from_raw_fd(dev as i32) };
+    let dev = unsafe { own(dev) }?;
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
     // SAFETY: the ioctl takes an integer and gives a descriptor.
     let fd =
         unsafe { syscall(libc::SYS_ioctl, [dev.as_raw_fd() as usize, IOC_NEW as usize, flags as usize, 0, 0, 0]) }?;
     // SAFETY: fresh descriptor from the kernel.
-    Ok((unsafe { OwnedFd::from_raw_fd(fd as i32) }, true))
+    Ok((unsafe { own(fd) }?, true))
 }
 
 impl Uffd {

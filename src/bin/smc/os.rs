@@ -1,10 +1,11 @@
 //! Signals taken one at a time, locks on files, and what the kernel knows of this process.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Signals that are received by [`Signals::next`] and interrupt nothing.
@@ -94,13 +95,42 @@ pub fn lock_alone(f: &File) -> std::io::Result<bool> {
     }
 }
 
-/// Real user and group of this process.
-pub fn real_ids() -> (u32, u32) {
+/// Who this process is.
+pub struct Ids {
+    pub user: u32,
+    pub effective_user: u32,
+    pub group: u32,
+    pub effective_group: u32,
+}
+
+/// Users and groups of this process.
+pub fn ids() -> Ids {
     // SAFETY: has no arguments and cannot fail.
-    let uid = unsafe { libc::getuid() };
+    let user = unsafe { libc::getuid() };
     // SAFETY: as above.
-    let gid = unsafe { libc::getgid() };
-    (uid, gid)
+    let effective_user = unsafe { libc::geteuid() };
+    // SAFETY: as above.
+    let group = unsafe { libc::getgid() };
+    // SAFETY: as above.
+    let effective_group = unsafe { libc::getegid() };
+    Ids { user, effective_user, group, effective_group }
+}
+
+/// True when the kernel would start this file: it has an execute bit for us, and its file system is not mounted noexec.
+pub fn may_execute(p: &Path) -> bool {
+    let Ok(path) = CString::new(p.as_os_str().as_bytes()) else { return false };
+    // SAFETY: the path is NUL-terminated and lives for the call.
+    unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::X_OK, libc::AT_EACCESS) == 0 }
+}
+
+/// True when the file system of this file is mounted nosuid.
+pub fn no_set_user_id(p: &Path) -> bool {
+    let Ok(path) = CString::new(p.as_os_str().as_bytes()) else { return false };
+    let mut found = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
+    // SAFETY: the path is NUL-terminated and found is a live out buffer.
+    let done = unsafe { libc::statvfs(path.as_ptr(), found.as_mut_ptr()) };
+    // SAFETY: zeroed, then filled by the call; every bit pattern is a valid statvfs.
+    done == 0 && unsafe { found.assume_init() }.f_flag & libc::ST_NOSUID != 0
 }
 
 /// True when programs started by this process gain no privileges from their files.
@@ -134,4 +164,75 @@ pub unsafe fn hooks_each(
     let f: unsafe extern "C" fn(smc_hook_fn, *mut libc::c_void) -> u32 = unsafe { std::mem::transmute(p) };
     // SAFETY: as the caller vouches.
     Some(unsafe { f(Some(each), std::ptr::null_mut()) })
+}
+
+/// What the Rust runtime changes before `main`: it ignores SIGPIPE, and opens /dev/null for closed standard descriptors.
+static PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
+static CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static NOTE: extern "C" fn() = note;
+
+/// Runs before the runtime: notes how this process was started.
+extern "C" fn note() {
+    PIPE_IGNORED.store(ignored(libc::SIGPIPE), Relaxed);
+    for (fd, closed) in (0..).zip(&CLOSED) {
+        // SAFETY: asks for the flags of a descriptor; a closed one is refused.
+        closed.store(unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0, Relaxed);
+    }
+}
+
+/// Gives the program that this process becomes the signals and descriptors this process was started with.
+pub fn as_at_start() {
+    let action = if PIPE_IGNORED.load(Relaxed) { libc::SIG_IGN } else { libc::SIG_DFL };
+    // SAFETY: no handler is installed, so nothing can run.
+    unsafe { libc::signal(libc::SIGPIPE, action) };
+    for (fd, closed) in (0..).zip(&CLOSED) {
+        if closed.load(Relaxed) {
+            // Not closed yet: a failure may still have to be told, and must not meet another file under this number.
+            // SAFETY: sets a flag of a descriptor.
+            unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+        }
+    }
+}
+
+/// This process's environment, entry by entry.
+pub fn environment() -> Vec<CString> {
+    unsafe extern "C" {
+        static environ: *const *const libc::c_char;
+    }
+    let mut all = Vec::new();
+    // SAFETY: nobody changes the environment in this tool; it is NULL or ends in NULL.
+    let mut p = unsafe { environ };
+    while !p.is_null() {
+        // SAFETY: p is an entry, the NULL at the end included.
+        let line = unsafe { *p };
+        if line.is_null() {
+            break;
+        }
+        // SAFETY: an entry is a NUL-terminated string.
+        all.push(unsafe { CStr::from_ptr(line) }.to_owned());
+        // SAFETY: the entry was not the last one.
+        p = unsafe { p.add(1) };
+    }
+    all
+}
+
+/// execve. Comes back only when it fails.
+pub fn execute(file: &CStr, argv: &[CString], env: &[CString]) -> std::io::Error {
+    let pointers = |l: &[CString]| -> Vec<*const libc::c_char> {
+        l.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
+    };
+    let (argv, env) = (pointers(argv), pointers(env));
+    // SAFETY: the strings and both NULL-terminated arrays live for the call.
+    unsafe { libc::execve(file.as_ptr(), argv.as_ptr(), env.as_ptr()) };
+    std::io::Error::last_os_error()
+}
+
+/// True when the shell's pattern fits the whole text.
+pub fn matches(pattern: &str, text: &OsStr) -> bool {
+    let (Ok(pattern), Ok(text)) = (CString::new(pattern), CString::new(text.as_bytes())) else { return false };
+    // SAFETY: both strings are NUL-terminated and live for the call.
+    unsafe { libc::fnmatch(pattern.as_ptr(), text.as_ptr(), 0) == 0 }
 }

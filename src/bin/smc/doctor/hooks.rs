@@ -57,7 +57,7 @@ fn parse(line: &str) -> Option<PostedHook> {
 /// What the child says, or why there is nothing.
 fn ask() -> Result<Vec<PostedHook>, String> {
     let lib = launch::find_library(None).map_err(|e| e.to_string())?;
-    let preload = launch::preload(&lib, std::env::var_os("LD_PRELOAD").as_deref()).map_err(|e| e.to_string())?;
+    let preload = launch::list(&lib, std::env::var_os("LD_PRELOAD").as_deref(), None);
     let me = std::env::current_exe().map_err(|e| e.to_string())?;
     let mut c = Command::new(me);
     c.args(["doctor", "--hooks"]).env("LD_PRELOAD", preload).env_remove("LIBSMC_DISABLE");
