@@ -264,6 +264,38 @@ static void before(void) {
     show_own_mask("stepped");
 }
 
+/* The exporter goes away: a page of the region is the program's own SIGBUS, at its address. */
+static volatile unsigned char *volatile gone_at;
+static void gone_handler(int sig, siginfo_t *i, void *c) {
+    (void)c;
+    printf("handler %d, address %d\n", sig, i->si_addr == (void *)gone_at);
+    show_own_mask("  blocked");
+    siglongjmp(back, 1);
+}
+
+static void gone(void) {
+    char line[8];
+    set(SIGBUS, gone_handler, SA_SIGINFO, NULL);
+    touch();
+    printf("ready\n");
+    fflush(stdout);
+    CHECK(fgets(line, sizeof line, stdin));
+    for (int i = 0; i < 2; i++) {
+        gone_at = view + (200 + i) * PAGE + 5;
+        if (sigsetjmp(back, 1) == 0) {
+            if (i) *gone_at = 1;
+            printf("loaded %d\n", *gone_at);
+        }
+    }
+    show_own_mask("after");
+    set(SIGBUS, SIG_IGN, 0, NULL);
+    fflush(stdout);
+    gone_at = view + 202 * PAGE;
+    printf("loaded %d\n", *gone_at);
+    fflush(stdout);
+    _exit(3);
+}
+
 static void die_of(int sig, int how) {
     sigset_t own = set_of(sig, 0);
     faults_prepare();
@@ -284,7 +316,7 @@ static void die_of(int sig, int how) {
 
 int main(int argc, char **argv) {
     static const struct one_case CASES[] = {
-        { "flags", flags }, { "jumps", jumps }, { "full_mask", full_mask }, { "unwinds", unwinds }, { "children", children }, { "execs", execs }, { "overflow", overflow },
+        { "flags", flags }, { "jumps", jumps }, { "full_mask", full_mask }, { "unwinds", unwinds }, { "children", children }, { "execs", execs }, { "gone", gone }, { "overflow", overflow },
         { "handed", handed }, { "before", before }, { NULL, NULL },
     };
     if (argc == 5 && strcmp(argv[1], "die") == 0) {
