@@ -81,7 +81,7 @@ fn handlers_may_jump_and_may_touch_views_with_everything_blocked() {
 
 #[test]
 fn children_get_and_change_their_own() {
-    compare("signal_handlers", &[&["children"], &["execs"]]);
+    compare("signal_handlers", &[&["children"], &["execs"], &["replaced"]]);
 }
 
 #[test]
