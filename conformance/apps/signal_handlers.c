@@ -209,10 +209,13 @@ static void execs(void) {
         ends("child", status);
         touch();
         /* It fails, and nothing has changed. */
-        CHECK(sigprocmask(SIG_SETMASK, m, NULL) == 0);
+        int list = way == 4 || way == 6 || way == 7;
+        /* Those with a list of arguments take nothing back. */
+        CHECK(!list || (signal(SIGSEGV, SIG_DFL) != SIG_ERR && signal(SIGTRAP, SIG_DFL) != SIG_ERR));
+        CHECK(sigprocmask(SIG_SETMASK, list ? &none : m, NULL) == 0);
         args[0] = nowhere;
-        if (way != 4 && way < 6) exec_by(way, args);
-        CHECK(errno == (way == 5 ? EINVAL : ENOENT) || way == 4 || way >= 6);
+        exec_by(way, args);
+        CHECK(errno == (way == 5 ? EINVAL : ENOENT));
         args[0] = self;
         show_own_mask("failed");
         show(SIGSEGV, "failed");
@@ -225,8 +228,18 @@ static void execs(void) {
         touch();
         CHECK(sigprocmask(SIG_SETMASK, &none, NULL) == 0);
     }
-    calls = 0;
+}
+
+/* The process that has the region is replaced. */
+static void replaced(void) {
+    char self[] = "/proc/self/exe", case_[] = "handed", when[] = "late";
+    char *args[] = { self, case_, when, NULL };
+    sigset_t some = set_of(SIGBUS, SIGSEGV);
+    set(SIGTRAP, SIG_IGN, 0, NULL);
+    set(SIGBUS, full, SA_SIGINFO, NULL);
+    touch();
     CHECK(sigprocmask(SIG_SETMASK, &some, NULL) == 0 && raise(SIGBUS) == 0);
+    fflush(stdout);
     exec_by(0, args);
 }
 
@@ -264,6 +277,38 @@ static void before(void) {
     show_own_mask("stepped");
 }
 
+/* The exporter goes away: a page of the region is the program's own SIGBUS, at its address. */
+static volatile unsigned char *volatile gone_at;
+static void gone_handler(int sig, siginfo_t *i, void *c) {
+    (void)c;
+    printf("handler %d, address %d\n", sig, i->si_addr == (void *)gone_at);
+    show_own_mask("  blocked");
+    siglongjmp(back, 1);
+}
+
+static void gone(void) {
+    char line[8];
+    set(SIGBUS, gone_handler, SA_SIGINFO, NULL);
+    touch();
+    printf("ready\n");
+    fflush(stdout);
+    CHECK(fgets(line, sizeof line, stdin));
+    for (int i = 0; i < 2; i++) {
+        gone_at = view + (200 + i) * PAGE + 5;
+        if (sigsetjmp(back, 1) == 0) {
+            if (i) *gone_at = 1;
+            printf("loaded %d\n", *gone_at);
+        }
+    }
+    show_own_mask("after");
+    set(SIGBUS, SIG_IGN, 0, NULL);
+    fflush(stdout);
+    gone_at = view + 202 * PAGE;
+    printf("loaded %d\n", *gone_at);
+    fflush(stdout);
+    _exit(3);
+}
+
 static void die_of(int sig, int how) {
     sigset_t own = set_of(sig, 0);
     faults_prepare();
@@ -284,7 +329,7 @@ static void die_of(int sig, int how) {
 
 int main(int argc, char **argv) {
     static const struct one_case CASES[] = {
-        { "flags", flags }, { "jumps", jumps }, { "full_mask", full_mask }, { "unwinds", unwinds }, { "children", children }, { "execs", execs }, { "overflow", overflow },
+        { "flags", flags }, { "jumps", jumps }, { "full_mask", full_mask }, { "unwinds", unwinds }, { "children", children }, { "execs", execs }, { "replaced", replaced }, { "gone", gone }, { "overflow", overflow },
         { "handed", handed }, { "before", before }, { NULL, NULL },
     };
     if (argc == 5 && strcmp(argv[1], "die") == 0) {

@@ -6,7 +6,9 @@ mod preload_support;
 
 use matrix_support::{Case, Stage};
 use preload_support::{app, limited, output, preloaded, root, text};
-use std::process::{Command, Output};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output, Stdio};
 
 /// Back ends, and what the region's name says. The last uses SIGTRAP as well.
 const BACKENDS: [(&str, &str); 5] =
@@ -79,7 +81,7 @@ fn handlers_may_jump_and_may_touch_views_with_everything_blocked() {
 
 #[test]
 fn children_get_and_change_their_own() {
-    compare("signal_handlers", &[&["children"], &["execs"]]);
+    compare("signal_handlers", &[&["children"], &["execs"], &["replaced"]]);
 }
 
 #[test]
@@ -89,6 +91,36 @@ fn the_program_dies_by_the_very_signal() {
     let each: Vec<[&str; 3]> = signals.iter().flat_map(|s| ["0", "1", "2", "3"].map(|how| ["die", s, how])).collect();
     let each: Vec<_> = each.into_iter().filter(|e| e[1..] != ["16", "2"]).collect();
     compare("signal_handlers", &each.iter().map(|c| &c[..]).collect::<Vec<_>>());
+}
+
+/// What the program sees of a page that can no longer be had, with a handler, and when it ignores the signal.
+#[test]
+fn a_page_that_is_gone_is_the_programs_own_sigbus() {
+    let program = app("signal_handlers", &[]);
+    for when in ["early", "late"] {
+        for n in 0..BACKENDS.len() {
+            let Some(mut stage) = Stage::new() else { return };
+            let Some((backend, options)) = backends(&stage).get(n).copied() else { continue };
+            let join = if options.is_empty() { '?' } else { '&' };
+            let mut c = preloaded(program.to_str().expect("UTF-8"), &["gone", when]);
+            c.env("LIBSMC_FAULT", backend).env("LIBSMC_LOG", "off");
+            c.env("SIGNALS_REGION", format!("{}{options}{join}onerror=sigbus&wait=200ms", stage.region()));
+            let mut p = c.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start it");
+            let mut lines = BufReader::new(p.stdout.take().expect("stdout")).lines().map(|l| l.expect("a line"));
+            assert_eq!(lines.by_ref().nth(1).as_deref(), Some("ready"), "{when} {backend}{options}");
+            stage.end_exporter();
+            p.stdin.take().expect("stdin").write_all(b"go\n").expect("let it go on");
+            let said: Vec<String> = lines.collect();
+            let handled = ["handler 7, address 1", "  blocked: 7"];
+            let wanted = [&handled[..], &handled, &["after:", "set 7: was another 4000004"]].concat();
+            let status = p.wait().expect("its end");
+            assert_eq!(
+                (said, status.signal()),
+                (wanted.iter().map(|l| l.to_string()).collect(), Some(7)),
+                "{when} {backend}{options}"
+            );
+        }
+    }
 }
 
 /// Everything at once, with so little memory for the region that its pages come and go.

@@ -147,6 +147,12 @@ impl Stage {
         c
     }
 
+    /// Ends the exporter.
+    pub fn end_exporter(&mut self) {
+        self.exporter.kill().expect("kill the exporter");
+        self.exporter.wait().expect("its end");
+    }
+
     /// Runs the program in every mode; what its hooks did, or how the runs differ.
     pub fn run(&self, case: &Case) -> Result<BTreeMap<String, u64>, String> {
         if let Some(missing) = case.missing() {
