@@ -108,6 +108,24 @@ impl Waiting {
     }
 }
 
+/// A page that cannot be had is an error of the call, also where a load of it raises SIGBUS.
+#[test]
+fn a_dead_home() {
+    for backend in backends() {
+        let e = Exporter::start("gone", SIZE);
+        let mut c = command(&e, "outside", "gone", backend, "?onerror=sigbus&wait=300ms");
+        let mut process = c.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start it");
+        let mut line = String::new();
+        let mut out = BufReader::new(process.stdout.take().expect("stdout"));
+        out.read_line(&mut line).expect("a line");
+        assert_eq!(line, "ready\n", "{backend}");
+        drop(e);
+        process.stdin.take().expect("stdin").write_all(b"\n").expect("let it go on");
+        process.stdout = Some(out.into_inner());
+        judge(process.wait_with_output().expect("its end"), &format!("dead home {backend}"));
+    }
+}
+
 /// What gdb says about two bytes at an address, or that it cannot read them.
 fn examined(args: &[&str], at: &str) -> String {
     let mut c = Command::new("timeout");
