@@ -40,7 +40,7 @@ fn processes() {
 /// Programs that close every descriptor, by every way there is, and daemons.
 #[test]
 fn descriptors() {
-    everywhere("daemon", &["numbers", "close_range", "closefrom", "loop", "bypassed", "daemon"], "");
+    everywhere("daemon", &["numbers", "close_range", "closefrom", "loop", "bypassed", "confined", "daemon"], "");
 }
 
 /// Little stacks, alternate stacks, signals to the library's threads, and no time for them.
