@@ -40,7 +40,7 @@ fn processes() {
 /// Programs that close every descriptor, by every way there is, and daemons.
 #[test]
 fn descriptors() {
-    everywhere("daemon", &["numbers", "close_range", "closefrom", "loop", "bypassed", "daemon"], "");
+    everywhere("daemon", &["numbers", "close_range", "closefrom", "loop", "bypassed", "confined", "daemon"], "");
 }
 
 /// Little stacks, alternate stacks, signals to the library's threads, and no time for them.
@@ -105,6 +105,24 @@ impl Waiting {
     fn goes_on(mut self, what: &str) {
         self.process.stdin.take().expect("stdin").write_all(b"\n").expect("let it go on");
         judge(self.process.wait_with_output().expect("its end"), what);
+    }
+}
+
+/// A page that cannot be had is an error of the call, also where a load of it raises SIGBUS.
+#[test]
+fn a_dead_home() {
+    for backend in backends() {
+        let e = Exporter::start("gone", SIZE);
+        let mut c = command(&e, "outside", "gone", backend, "?onerror=sigbus&wait=300ms");
+        let mut process = c.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start it");
+        let mut line = String::new();
+        let mut out = BufReader::new(process.stdout.take().expect("stdout"));
+        out.read_line(&mut line).expect("a line");
+        assert_eq!(line, "ready\n", "{backend}");
+        drop(e);
+        process.stdin.take().expect("stdin").write_all(b"\n").expect("let it go on");
+        process.stdout = Some(out.into_inner());
+        judge(process.wait_with_output().expect("its end"), &format!("dead home {backend}"));
     }
 }
 

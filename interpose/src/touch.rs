@@ -97,6 +97,10 @@ fn touched(f: &Frame, list: impl Fn(&Frame, Each)) -> bool {
 /// the program.
 pub fn touch(start: usize, len: usize, how: Use) -> bool {
     touchable(start, len, how, |s, end| {
+        // A page that cannot be had is the call's EFAULT, not the program's SIGBUS.
+        if s.signals && !spans::all_here(s.start, end) && !spans::bring(s.start, end).is_ok() {
+            return false;
+        }
         touch_pages(s.start, end, how != Use::Source && s.refuses_clean);
         true
     })

@@ -22,6 +22,8 @@ pub struct Span {
     pub waits: bool,
     /// The kernel answers EFAULT when it would write to a page that nobody has stored to since the last release.
     pub refuses_clean: bool,
+    /// A load that cannot be served raises SIGBUS.
+    pub signals: bool,
     /// So many bytes may be brought in one after the other without driving the first ones out again.
     pub most: usize,
 }
@@ -40,6 +42,7 @@ impl Span {
             write: v.write,
             waits: r.kernel_waits(),
             refuses_clean: r.tracks_by_fault(),
+            signals: r.errors_are_sigbus(),
             // The window that comes with each fault takes room as well.
             most: if r.budget == usize::MAX { usize::MAX } else { (r.budget / 2) * PAGE },
         }

@@ -35,12 +35,13 @@ pub fn first_in(first: u32, last: u32) -> Option<u32> {
 }
 
 /// What tells one open file from another.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Identity {
     device: u64,
     inode: u64,
     mode: u32,
-    /// Of the text behind the number in /proc: files without a name share one inode.
+    /// Of the text behind the number in /proc: files without a name share one inode. 0 where it cannot be read, as after
+    /// chroot or setuid.
     text: u64,
 }
 
@@ -52,6 +53,11 @@ impl Identity {
         // SAFETY: zeroed, then filled by the kernel; every bit pattern is a valid stat.
         let st = unsafe { st.assume_init() };
         Some(Identity { device: st.st_dev, inode: st.st_ino, mode: st.st_mode, text: text_of(fd) })
+    }
+
+    fn may_be(&self, was: &Identity) -> bool {
+        let text = self.text == was.text || self.text == 0 || was.text == 0;
+        text && (self.device, self.inode, self.mode) == (was.device, was.inode, was.mode)
     }
 }
 
@@ -89,7 +95,7 @@ impl KeptFd {
 
     /// True while the number still is what it was.
     pub fn is_intact(&self) -> bool {
-        Identity::of(self.fd.as_raw_fd()) == Some(self.id)
+        Identity::of(self.fd.as_raw_fd()).is_some_and(|now| now.may_be(&self.id))
     }
 }
 

@@ -110,6 +110,12 @@ static void sockets(void) {
     *len = sizeof *from;
     int t = accept4(l, (void *)from, len, SOCK_CLOEXEC);
     CHECK(t >= 0 && *len == 2 && from->sun_family == AF_UNIX);
+    int c2 = socket(AF_UNIX, SOCK_STREAM, 0);
+    from = fresh(sizeof *from), len = fresh(sizeof *len);
+    *len = sizeof *from;
+    CHECK(connect(c2, (void *)a, alen) == 0);
+    int t2 = accept(l, (void *)from, len);
+    CHECK(t2 >= 0 && *len == 2 && close(t2) == 0 && close(c2) == 0);
     from = fresh(sizeof *from), len = fresh(sizeof *len);
     *len = sizeof *from;
     CHECK(getsockname(t, (void *)from, len) == 0 && *len == alen && memcmp(from, a, alen) == 0);

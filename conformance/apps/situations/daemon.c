@@ -96,6 +96,19 @@ static void numbers(void) {
     lives();
 }
 
+/* A server that locks itself up: no /proc, no privileges. */
+static void confined(void) {
+    if (chroot("/sys") != 0) { printf("skipped: chroot is not permitted\n"); exit(0); }
+    CHECK(setgid(65534) == 0 && setuid(65534) == 0);
+    for (size_t i = 1; i < 100; i++) CHECK(view[i * 11 * PAGE + 1] == pattern(i * 11 * PAGE + 1));
+    view[7 * PAGE] = pattern(7 * PAGE);
+    CHECK(msync(view, size, MS_SYNC | MS_INVALIDATE) == 0 && view[7 * PAGE] == pattern(7 * PAGE));
+    int p[2];
+    char got[N];
+    CHECK(pipe(p) == 0 && write(p[1], view + 900 * PAGE, N) == N && read(p[0], got, N) == N && is_pattern(got, N, 900 * PAGE));
+    CHECK(munmap(view, size) == 0 && close(fd) == 0);
+}
+
 /* The parent of daemon() ends at once by _exit; the child has no views, and can start over by exec only. */
 static void daemonised(void) {
     int p[2];
@@ -117,7 +130,7 @@ int main(int argc, char **argv) {
     close_range(3, ~0u, 0);
     signal(SIGBUS, loud);
     const char *what = start(argc, argv);
-    !strcmp(what, "daemon") ? daemonised() : !strcmp(what, "numbers") ? numbers() : !strcmp(what, "bypassed") ? bypassed() : closed(what);
+    !strcmp(what, "daemon") ? daemonised() : !strcmp(what, "numbers") ? numbers() : !strcmp(what, "confined") ? confined() : !strcmp(what, "bypassed") ? bypassed() : closed(what);
     puts("ok");
     return 0;
 }

@@ -58,6 +58,25 @@ static void waits(void) {
     arrives(view + size / 2, 1);
 }
 
+/* The home is dead: a system call fails as it does on any memory that is not there, and the program lives on. */
+static void gone(void) {
+    int p[2];
+    char got[N];
+    CHECK(view[5] == pattern(5) && pipe(p) == 0 && write(p[1], TEXT, N) == N);
+    puts("ready");
+    fflush(stdout);
+    CHECK(getchar() == '\n');
+    usleep(500000); /* until the link has seen it */
+    FAILS(write(p[1], view + size / 2, N), EFAULT);
+    FAILS(read(p[0], view + size / 2, N), EFAULT);
+    FAILS(fstat(p[0], (void *)(view + size / 4)), EFAULT);
+    FAILS(mlock(view + size / 2, PAGE), EAGAIN);
+    CHECK(read(p[0], got, N) == N && write(p[1], view, 100) == 100); /* what is here stays */
+    puts("ok");
+    fflush(stdout);
+    _exit(0);
+}
+
 static void dies(void) {
     struct rlimit r = {RLIM_INFINITY, RLIM_INFINITY};
     CHECK(setrlimit(RLIMIT_CORE, &r) == 0);
@@ -69,7 +88,7 @@ static void dies(void) {
 
 int main(int argc, char **argv) {
     const char *what = start(argc, argv);
-    !strcmp(what, "peeked") ? peeked() : !strcmp(what, "traced") ? traced() : !strcmp(what, "waits") ? waits() : dies();
+    !strcmp(what, "peeked") ? peeked() : !strcmp(what, "traced") ? traced() : !strcmp(what, "waits") ? waits() : !strcmp(what, "gone") ? gone() : dies();
     puts("ok");
     return 0;
 }

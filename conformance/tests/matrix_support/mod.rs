@@ -240,6 +240,7 @@ impl Stage {
             ("memory", "locks"),
             ("memory", "all"),
             ("memory", "refusals"),
+            ("daemon", "closefrom"),
         ] {
             let program = app(&format!("situations/{name}"), &[]).display().to_string();
             let mut c = self.command(Mode::Preloaded, &program, &[&self.region(), case]);
