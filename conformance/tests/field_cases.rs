@@ -1,10 +1,12 @@
 //! What broke comparable libraries in the field: the first allocation of a process, other allocators, other runtimes.
 
 mod preload_support;
+mod tool_support;
 
 use preload_support::{app, installed, library, limited, output, root, target, text};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use tool_support::{Serve, unique};
 
 /// Each other allocator, as its package installs it.
 const ALLOCATORS: [&str; 3] = ["libjemalloc.so.2", "libmimalloc.so.2", "libtcmalloc_minimal.so.4"];
@@ -251,4 +253,51 @@ fn loads_beside_an_old_driver_library() {
         "import ctypes; c = ctypes.CDLL('libcuda.so.1', mode=2); print(c.cuInit(7), hasattr(c, 'cuMemAllocAsync'))";
     let env = [("LD_LIBRARY_PATH", utf8(&dir)), ("LD_BIND_NOW", "1")];
     assert_eq!(preloaded_ok(&["python3", "-c", ask], &env), "107 False\n");
+}
+
+/// Each function that allocates, with sizes at the edges, through realloc and back: the same rows as without us.
+#[test]
+fn the_whole_family_of_malloc_answers_the_same() {
+    let program = fresh_dir("family").join("heap_table");
+    compiled("c++", "heap_table.cpp", &program, &["-std=c++17"]);
+    let (ours, table) = (library(), [utf8(&program)]);
+    let plain = run(&[], &table);
+    assert!(plain.status.success() && text(&plain.stdout).lines().count() > 80, "{plain:?}");
+    all_good(&[&ours], &table, &plain);
+    if !installed("valgrind") {
+        return skip("valgrind");
+    }
+    let check = ["valgrind", "-q", "--leak-check=full", "--error-exitcode=9", utf8(&program), "sizes-that-can-be-had"];
+    let mut c = limited(check[0], &check[1..]);
+    c.env("LD_PRELOAD", &ours);
+    let out = output(c);
+    assert!(out.status.success() && out.stderr.is_empty(), "{}: {}", out.status, text(&out.stderr));
+}
+
+/// Threads that allocate, and one that opens and closes a region, while children are made, by each way to make them; and a
+/// signal a thousand times a second whose handler allocates and sends.
+#[test]
+fn children_and_signals_in_the_middle_of_everything() {
+    let program = fresh_dir("storm").join("storm");
+    compiled("cc", "storm.c", &program, &["-std=gnu11"]);
+    let name = unique("storm");
+    let mut s = Serve::start(&["--name", &name, "--size", "64K"]);
+    s.line();
+    let region = format!("/smc/local/{name}");
+    let quick = std::env::var("SMC_EFFORT").as_deref() == Ok("quick");
+    let (children, seconds) = if quick { ("50", "1") } else { ("500", "3") };
+    let storm = |backend: &str, words: &[&str]| {
+        let mut c = limited(utf8(&program), words);
+        c.env("LD_PRELOAD", library()).env("LIBSMC_FAULT", backend);
+        let out = output(c);
+        assert_eq!((out.status.code(), &*text(&out.stdout)), (Some(0), "storm over\n"), "{backend} {words:?}: {out:?}");
+    };
+    for how in ["fork", "vfork", "spawn"] {
+        storm("thread", &[how, children]);
+        storm("thread", &[how, children, &region]);
+        storm("sigbus", &[how, children, &region]);
+    }
+    for backend in ["thread", "sigbus", "mprotect"] {
+        storm(backend, &["signal", seconds, &region]);
+    }
 }
