@@ -254,21 +254,6 @@ fn loads_beside_an_old_driver_library() {
     assert_eq!(preloaded_ok(&["python3", "-c", ask], &env), "107 False\n");
 }
 
-/// Children are made while eight threads hold the locks of hooks, heap and region; no child hangs, nor a handler.
-#[test]
-fn no_child_of_a_busy_program_hangs() {
-    let program = app("fork_storm", &[]);
-    let Some(e) = Exporter::start() else { return };
-    for backend in ["thread", "sigbus"] {
-        for (how, forks) in [("fork", "150"), ("vfork", "250"), ("spawn", "250"), ("signals", "0")] {
-            let mut c = preloaded(utf8(&program), &[&e.path(), how, forks]);
-            // Each child asks for the region and is told that it is the parent's.
-            c.env("LIBSMC_FAULT", backend).env("LIBSMC_LOG", "off");
-            assert_eq!(good(c), "storm over\n", "{backend} {how}");
-        }
-    }
-}
-
 /// Libraries have used up the room for thread-local memory at fixed distances before ours is opened.
 #[test]
 fn opens_late_beside_many_libraries_with_thread_local_memory() {
@@ -326,5 +311,50 @@ fn a_region_works_in_a_program_with_much_thread_local_memory() {
         let mut c = preloaded(utf8(&program), &[&e.path()]);
         c.env("LIBSMC_FAULT", backend);
         assert_eq!(good(c), "heavy\n", "{backend}");
+    }
+}
+
+/// Each function that allocates, with sizes at the edges, through realloc and back: the same rows as without us.
+#[test]
+fn the_whole_family_of_malloc_answers_the_same() {
+    let program = fresh_dir("family").join("heap_table");
+    compiled("c++", "heap_table.cpp", &program, &["-std=c++17"]);
+    let (ours, table) = (library(), [utf8(&program)]);
+    let plain = run(&[], &table);
+    assert!(plain.status.success() && text(&plain.stdout).lines().count() > 80, "{plain:?}");
+    all_good(&[&ours], &table, &plain);
+    if !installed("valgrind") {
+        return skip("valgrind");
+    }
+    let check = ["valgrind", "-q", "--leak-check=full", "--error-exitcode=9", utf8(&program), "sizes-that-can-be-had"];
+    let mut c = limited(check[0], &check[1..]);
+    c.env("LD_PRELOAD", &ours);
+    let out = output(c);
+    assert!(out.status.success() && out.stderr.is_empty(), "{}: {}", out.status, text(&out.stderr));
+}
+
+/// Threads that allocate, and one that opens and closes a region, while children are made, by each way to make them; and a
+/// signal a thousand times a second whose handler allocates and sends.
+#[test]
+fn children_and_signals_in_the_middle_of_everything() {
+    let program = fresh_dir("storm").join("storm");
+    compiled("cc", "storm.c", &program, &["-std=gnu11"]);
+    let Some(e) = Exporter::start() else { return };
+    let region = e.path();
+    let quick = std::env::var("SMC_EFFORT").as_deref() == Ok("quick");
+    let (children, seconds) = if quick { ("50", "1") } else { ("500", "3") };
+    let storm = |backend: &str, words: &[&str]| {
+        let mut c = limited(utf8(&program), words);
+        c.env("LD_PRELOAD", library()).env("LIBSMC_FAULT", backend);
+        let out = output(c);
+        assert_eq!((out.status.code(), &*text(&out.stdout)), (Some(0), "storm over\n"), "{backend} {words:?}: {out:?}");
+    };
+    for how in ["fork", "vfork", "spawn"] {
+        storm("thread", &[how, children]);
+        storm("thread", &[how, children, &region]);
+        storm("sigbus", &[how, children, &region]);
+    }
+    for backend in ["thread", "sigbus", "mprotect"] {
+        storm(backend, &["signal", seconds, &region]);
     }
 }

@@ -120,7 +120,7 @@ macro_rules! loader {
                     hits = const offset_of!(Hook, hits))
             }
 
-            crate::table::first_call!($first, $slot, resolve);
+            crate::slot::first_call!($first, $slot, resolve);
         )*
 
         /// The family, for reports.

@@ -1,6 +1,6 @@
 //! `libsmc.so.1`: the engine, the C API, and the hooks that act when the library is preloaded.
 //!
-//! This crate is the outermost layer: C in, C out. It holds the table of hooked names (`table`) and their self-test
+//! This crate is the outermost layer: C in, C out. It holds the table of hooked names (`table`, `slot`) and their self-test
 //! (`selftest`), the way to the real functions, the descriptor table of `/smc/` files (`files`) and the conversion between
 //! C's world and the engine's (`convert`). What a call means is decided in `smc_engine::policy`; what it does is done by `smc_engine::core`.
 //!
@@ -37,6 +37,7 @@ mod report;
 mod selftest;
 mod signal_waits;
 mod signals;
+mod slot;
 mod stdio;
 mod table;
 mod touch;

@@ -31,7 +31,7 @@ macro_rules! family {
                 naked_asm!(".cfi_startproc", "endbr64", "jmp qword ptr [rip + {slot}]", ".cfi_endproc", slot = sym $slot)
             }
 
-            crate::table::first_call!($first, $slot, resolve);
+            crate::slot::first_call!($first, $slot, resolve);
         )*
 
         /// The family, for reports.
