@@ -1,4 +1,4 @@
-/* signal_storm storm early: threads load and store in their pages of a region that holds few of them, block and open signals, and
+/* signal_storm CASE early: threads load and store in their pages of a region that holds few of them, block and open signals, and
    fault for themselves, while others send them signals and set handlers. For two seconds; every value and every fault is
    accounted for. The alarm ends a hang. */
 #include "signals.h"
@@ -88,7 +88,43 @@ static void storm(void) {
     for (int p = 0; p < PAGES; p++) *(volatile unsigned *)(view + p * PAGE + 64) = 0;
 }
 
+/* Children are made while other threads change dispositions: a child finds whole ones, and can change them. */
+static void forks(void) {
+    pthread_t h[3];
+    int status;
+    faults_prepare();
+    for (int i = 0; i < 2; i++) {
+        struct sigaction a = { .sa_sigaction = first, .sa_flags = SA_SIGINFO };
+        CHECK(sigaction(SIGNALS[i], &a, NULL) == 0);
+    }
+    alarm(50);
+    for (int i = 0; i < 3; i++) CHECK(pthread_create(&h[i], NULL, setter, NULL) == 0);
+    for (int n = 0; n < 300; n++) {
+        pid_t p = n % 3 ? fork() : vfork();
+        if (p == 0 && n % 3 == 0) {
+            signal(SIGBUS, SIG_DFL);
+            execl("/bin/true", "true", NULL);
+            _exit(1);
+        }
+        if (p == 0) {
+            struct sigaction a = { .sa_sigaction = second, .sa_flags = SA_SIGINFO }, old;
+            alarm(20);
+            for (int i = 0; i < 40; i++) {
+                CHECK(sigaction(SIGNALS[i & 1], &a, &old) == 0 && (old.sa_sigaction == first || old.sa_sigaction == second));
+                CHECK(raise(SIGNALS[i & 1]) == 0 && arrived > i);
+            }
+            _exit(0);
+        }
+        CHECK(p > 0 && waitpid(p, &status, 0) == p);
+        if (status) printf("child %d ends with %x\n", n, status);
+        CHECK(status == 0);
+        touch();
+    }
+    stop = 1;
+    for (int i = 0; i < 3; i++) CHECK(pthread_join(h[i], NULL) == 0);
+}
+
 int main(int argc, char **argv) {
-    static const struct one_case CASES[] = { { "storm", storm }, { NULL, NULL } };
+    static const struct one_case CASES[] = { { "storm", storm }, { "forks", forks }, { NULL, NULL } };
     return run_case(CASES, argc, argv);
 }

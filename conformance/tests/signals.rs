@@ -132,9 +132,15 @@ fn nothing_is_lost_in_a_storm() {
         let join = if options.is_empty() { '?' } else { '&' };
         let region = format!("{}{options}{join}resident=64k", stage.region());
         let env = [("LIBSMC_FAULT", backend), ("SIGNALS_REGION", &region)];
-        let out = run(preloaded(program.to_str().expect("UTF-8"), &["storm", "early"]), &env);
-        assert!(out.status.success(), "{backend}{options}: {} {}", out.status, text(&out.stdout));
-        assert!(text(&out.stdout).ends_with("end\n"), "{backend}{options}: {}", text(&out.stdout));
+        for case in ["storm", "forks"] {
+            let out = run(preloaded(program.to_str().expect("UTF-8"), &[case, "early"]), &env);
+            let said = text(&out.stdout);
+            assert!(
+                out.status.success() && said.ends_with("end\n"),
+                "{case} {backend}{options}: {} {said}",
+                out.status
+            );
+        }
     }
 }
 
