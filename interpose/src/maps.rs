@@ -6,10 +6,9 @@
 //! | munmap, MAP_FIXED over it | releases, then unmaps, whole or in part; ENOMEM when a part would be one view too many: that view is whole then, what lay before it in the range is gone |
 //! | mremap | shrinking works; growing and moving answer ENOMEM |
 //! | msync | MS_SYNC and MS_ASYNC release, MS_INVALIDATE then acquires; EIO when the home cannot be reached |
-//! | mprotect | EACCES: the protection is how loads and stores are seen |
 //! | madvise | MADV_WILLNEED and MADV_POPULATE prefetch; MADV_DONTNEED acquires (own stores survive, clean pages are dropped); MADV_FREE, MADV_REMOVE, MADV_DOFORK and what is not known here are refused with EINVAL; the rest has no effect |
 //!
-//! In a fork child the views are absent: they are never inherited.
+//! Other calls on memory are in [`crate::memory`]. In a fork child the views are absent: they are never inherited.
 
 use crate::blocking::{Frame, leave};
 use crate::convert::{CErr, answer, errno, set_errno};

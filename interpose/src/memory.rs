@@ -8,7 +8,7 @@
 //! | mincore | 1 for a page whose bytes are here, 0 for one that a touch would fetch |
 //! | brk, sbrk | ENOMEM when the heap would give up memory that holds a view |
 //! | shmat | SHM_REMAP replaces views as MAP_FIXED does |
-//! | pkey_mprotect | EACCES, as mprotect |
+//! | mprotect, pkey_mprotect | EACCES: the protection is how loads and stores are seen |
 //! | remap_file_pages | EINVAL |
 //! | process_madvise | advice that drops pages is refused with EINVAL, as it is for another process; the rest has no effect |
 //! | mseal | EPERM: the view could not be unmapped any more |
