@@ -110,6 +110,34 @@ fn the_program_is_covered_and_its_children_are_not() {
     assert!(text(&out.stdout).contains("\nby store"), "{out:?}");
 }
 
+/// Under the loader as a program, which moves the environment; and with a variable of another library's, which that library
+/// reads for itself.
+#[test]
+fn the_environment_is_found_where_it_is() {
+    let birth = app("birth", &[]);
+    let loader = ["/lib64/ld-linux-x86-64.so.2", utf8(&birth)];
+    let set = |mut c: Command| {
+        c.env_clear().env("PATH", "/usr/bin:/bin").env("LD_PRELOAD", "libm.so.6").env("Z", "");
+        c
+    };
+    assert_eq!(facts(set(clean(&["--wait", "9"], &loader))), facts(set(limited(loader[0], &loader[1..]))));
+    let dir = Dir::new();
+    let (source, program) = (dir.path("a.c"), dir.path("asan"));
+    fs::write(&source, "#include <stdlib.h>\nint main(void) { return system(\"echo $LD_PRELOAD.$ASAN_OPTIONS.\"); }\n")
+        .expect("write");
+    let mut cc = Command::new("cc");
+    cc.args(["-fsanitize=address", "-o"]).args([&program, &source]);
+    if !output(cc).status.success() {
+        return eprintln!("skipped: cc has no -fsanitize=address");
+    }
+    for old in ["", "detect_leaks=0"] {
+        let mut c = clean(&[], &[utf8(&program)]);
+        c.env("ASAN_OPTIONS", old);
+        let out = output(c);
+        assert_eq!((out.status.code(), text(&out.stdout)), (Some(0), format!(".{old}.\n")), "{out:?}");
+    }
+}
+
 /// What the program does not see any more the library knows all the same.
 #[test]
 fn settings_reach_the_library() {

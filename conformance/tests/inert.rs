@@ -235,6 +235,18 @@ fn the_start_asks_the_kernel_once() {
     assert_eq!(hooked, plain);
 }
 
+/// The library's own file and the zeros behind its data: nothing else is mapped, started or changed.
+#[test]
+fn an_idle_process_has_its_own_mappings_only() {
+    let script = "cat /proc/self/maps; grep -E '^(Threads|SigCgt|SigBlk|SigIgn|Seccomp|NoNewPrivs|TracerPid):' /proc/self/status >&2";
+    let plain = output(limited("sh", &["-c", script]));
+    let hooked = hooked(&["sh", "-c", script], &[]);
+    assert_eq!(text(&plain.stderr), text(&hooked.stderr));
+    let count = |out: &Output, ours: bool| text(&out.stdout).lines().filter(|l| l.contains("libsmc") == ours).count();
+    assert!(count(&hooked, true) >= 4, "{hooked:?}");
+    assert!(count(&hooked, false) <= count(&plain, false) + 1, "{}\n{}", text(&plain.stdout), text(&hooked.stdout));
+}
+
 #[test]
 fn ldd_and_the_loader_show_it_and_go_on() {
     let lib = library();
@@ -286,15 +298,36 @@ fn static_programs_are_left_alone() {
     if !installed("go") {
         return skip("go");
     }
-    fs::write(dir.path("a.go"), "package main\nimport \"os\"\nfunc main() { _, e := os.Open(\"/smc/local/x\"); println(e.Error()); os.Exit(5) }\n").expect("write");
-    let mut go = Command::new("timeout");
-    go.args(["-k", "5", "200", "go", "build", "-o"]).arg(dir.path("go")).arg(dir.path("a.go"));
-    go.env("CGO_ENABLED", "0").env("GO111MODULE", "off").env("GOFLAGS", "-p=2").env_remove("LD_PRELOAD");
-    let made = output(go);
-    assert!(made.status.success(), "{}", text(&made.stderr));
-    let out = hooked(&[utf8(&dir.path("go"))], &[]);
-    assert_eq!((out.status.code(), &*text(&out.stderr)), (Some(5), "open /smc/local/x: no such file or directory\n"));
+    // With C in it, which asks by the weak symbol; and without.
+    for (name, content, flags) in [("with-c", GO_WITH_C, "-linkmode external -extldflags -static"), ("bare", GO, "")] {
+        fs::write(dir.path("a.go"), content).expect("write");
+        let mut go = Command::new("timeout");
+        go.args(["-k", "5", "300", "go", "build", "-ldflags", flags, "-o"]).arg(dir.path(name)).arg(dir.path("a.go"));
+        go.env("CGO_ENABLED", if name == "bare" { "0" } else { "1" }).env("GO111MODULE", "off").env("GOFLAGS", "-p=2");
+        let made = output({
+            go.env_remove("LD_PRELOAD");
+            go
+        });
+        assert!(made.status.success(), "{name}: {}", text(&made.stderr));
+        let out = hooked(&[utf8(&dir.path(name))], &[]);
+        let said = "open /smc/local/x: no such file or directory, active false\n";
+        assert_eq!((out.status.code(), &*text(&out.stderr)), (Some(5), said), "{name}");
+    }
 }
+
+const GO: &str = r#"package main
+import "os"
+func main() { _, e := os.Open("/smc/local/x"); print(e.Error(), ", active ", false, "\n"); os.Exit(5) }
+"#;
+
+const GO_WITH_C: &str = r#"package main
+// #include <stdint.h>
+// extern uint32_t smc_is_active(void) __attribute__((weak));
+// static int active(void) { return smc_is_active != 0 && smc_is_active() != 0; }
+import "C"
+import "os"
+func main() { _, e := os.Open("/smc/local/x"); print(e.Error(), ", active ", C.active() != 0, "\n"); os.Exit(5) }
+"#;
 
 /// musl's loader cannot load it: it says what it misses, and does not crash. `smc run` refuses before that.
 #[test]

@@ -531,3 +531,28 @@ fn explains_without_starting_anything() {
     assert_eq!(launch(&["--explain"], &["/nowhere/x"]).status.code(), Some(127));
     assert_eq!(launch(&["--json"], &["true"]).status.code(), Some(2));
 }
+
+#[test]
+fn a_script_without_a_first_line_is_run_by_the_shell() {
+    let make = Maker::new();
+    let script = make.script("script", "echo \"$0 $1\"");
+    let out = launch(&[], &[utf8(&script), "by the shell"]);
+    assert_eq!(text(&out.stdout), format!("{} by the shell\n", script.display()), "{out:?}");
+}
+
+/// May be run, but not read: nobody can tell, so it is run.
+#[test]
+fn a_program_that_cannot_be_read_is_run_with_a_warning() {
+    // SAFETY: takes nothing and cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        return eprintln!("skipped: only root can become somebody who may not read it");
+    }
+    let make = Maker::new();
+    let (tool, at) = (make.0.tool(), make.0.path("libsmc.so.1"));
+    copy(&library(), &at);
+    let secret = make.program("secret", &[]).expect("a program");
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o711)).expect("chmod");
+    let out = output(as_nobody(&tool, &["run", "--no-config", utf8(&secret)]));
+    assert_eq!((out.status.code(), &*text(&out.stdout)), (Some(0), "ran\n"), "{out:?}");
+    assert!(text(&out.stderr).starts_with("smc: warning: cannot tell whether "), "{out:?}");
+}

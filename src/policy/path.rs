@@ -392,7 +392,7 @@ mod tests {
         fn what_parses_obeys_the_limits(key in 0..KEYS.len(), value in "[0-9]{0,21}(k|m|g|ms|s|)") {
             if let Ok(o) = parse_options(&format!("{}={value}", KEYS[key].name)) {
                 prop_assert!(o.page_unit.is_power_of_two() && (4096..=2 << 20).contains(&o.page_unit));
-                prop_assert!(o.window <= 64);
+                prop_assert!(o.window <= 256);
                 prop_assert!(o.wait_ms <= 3_600_000);
             }
         }

@@ -14,7 +14,7 @@ use super::process;
 use super::pthread::Pthread;
 use super::sync::SignalsBlocked;
 use std::cell::Cell;
-use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// The signal that wakes an own thread: directed to that thread alone, where it is always blocked, so no handler runs
 /// and the application's disposition does not matter. Linux itself never raises it on x86.
@@ -157,10 +157,7 @@ fn own_table() {
             let _ = unsafe { syscall(libc::SYS_close, [fd, 0, 0, 0, 0, 0]) };
         }
     }
-    // 0, 1 and 2 stay taken: a stray message to stderr must not land in one of our sockets.
-    for _ in 0..3 {
-        let _ = poll::eventfd().map(IntoRawFd::into_raw_fd);
-    }
+    // 0, 1 and 2 stay free, see `own`: a stray message to stderr lands nowhere.
 }
 
 /// A page that the kernel wipes in fork children: tells parent from child without a system call.

@@ -34,7 +34,8 @@ not be writable for everybody. The current directory is not looked into.
 
 Children: without --children clean the programs that the program starts are preloaded as well. With it the program itself \
 sees LD_PRELOAD and all other variables as they are now, so what it starts is started as without `smc run`. That is right for \
-compilers, sanitized programs, tools that refuse a preloaded library; not for a shell script that starts the program meant.
+compilers, sanitized programs, tools that refuse a preloaded library; not for a shell script that starts the program meant. \
+Only /proc/PID/environ still shows what the program was started with.
 
 Exit status: that of the program. 2: wrong usage; 125: `smc run` itself fails or refuses; 126: the program is there but cannot \
 be started; 127: there is no such program. --explain: 0, or what it would be without.
