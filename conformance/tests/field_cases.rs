@@ -260,7 +260,7 @@ fn no_child_of_a_busy_program_hangs() {
     let program = app("fork_storm", &[]);
     let Some(e) = Exporter::start() else { return };
     for backend in ["thread", "sigbus"] {
-        for (how, forks) in [("fork", "150"), ("vfork", "250"), ("spawn", "250"), ("signals", "0")] {
+        for (how, forks) in [("fork", "100"), ("vfork", "150"), ("spawn", "150"), ("signals", "0")] {
             let mut c = preloaded(utf8(&program), &[&e.path(), how, forks]);
             // Each child asks for the region and is told that it is the parent's.
             c.env("LIBSMC_FAULT", backend).env("LIBSMC_LOG", "off");
