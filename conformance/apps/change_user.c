@@ -1,4 +1,4 @@
-/* change_user PATH HOW: maps the region, then changes user as HOW says. Every thread of the process must follow, the change
+/* change_user PATH HOW [OTHER]: maps the region, then changes user as HOW says. Every thread of the process must follow, the change
    must not be possible to undo, and the region must go on. Started as root. */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -7,6 +7,9 @@
 #include <grp.h>
 #include <linux/capability.h>
 #include <linux/securebits.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -125,13 +128,46 @@ static void for_a_while(void) {
     CHECK(setgroups(0, NULL) == 0 && setgid(NOBODY) == 0 && setuid(NOBODY) == 0);
 }
 
+static atomic_int over;
+
+static void *flip(void *arg) {
+    for (unsigned n = (unsigned)(uintptr_t)arg; !over; n++)
+        CHECK(n % 3 ? seteuid(n % 2 ? 0 : NOBODY) == 0 : setresuid(0, n % 2 ? 0 : NOBODY, 0) == 0);
+    return NULL;
+}
+
+/* Several threads at once, while the library's threads come and go with regions. Who is nobody at the moment is refused. */
+static void at_once(const char *path) {
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++)
+        CHECK(pthread_create(&threads[i], NULL, flip, (void *)(uintptr_t)i) == 0);
+    int mapped = 0;
+    for (int i = 0; i < 60; i++) {
+        int fd = open(path, O_RDWR);
+        void *at = fd < 0 ? MAP_FAILED : mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (at != MAP_FAILED) {
+            mapped++;
+            *(volatile char *)at = 1;
+            CHECK(munmap(at, PAGE) == 0);
+        }
+        if (fd >= 0)
+            CHECK(close(fd) == 0);
+    }
+    over = 1;
+    for (int i = 0; i < 3; i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    CHECK(mapped > 0 && setresuid(0, 0, 0) == 0);
+    ALIKE();
+    CHECK(setgroups(0, NULL) == 0 && setgid(NOBODY) == 0 && setuid(NOBODY) == 0);
+}
+
 /* Past the C library: no other thread is told. */
 static void alone(void) {
     CHECK(syscall(SYS_setresuid, NOBODY, NOBODY, NOBODY) == 0);
 }
 
 int main(int argc, char **argv) {
-    CHECK(argc == 3);
+    CHECK(argc >= 3);
     int fd = open(argv[1], O_RDWR);
     CHECK(fd >= 0);
     void *at = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -142,6 +178,8 @@ int main(int argc, char **argv) {
         in_steps();
     else if (!strcmp(argv[2], "secure-bits"))
         by_secure_bits();
+    else if (!strcmp(argv[2], "at-once"))
+        at_once(argv[3]);
     else if (!strcmp(argv[2], "alone"))
         alone();
     else

@@ -31,10 +31,12 @@ fn every_thread_follows_on_every_back_end() {
             eprintln!("skipped: back end {backend} does not work here");
             continue;
         }
-        for how in ["steps", "secure-bits", "for-a-while"] {
+        for how in ["steps", "secure-bits", "for-a-while", "at-once"] {
             // Pages of zeros.
             let fresh = Exporter::start().expect("as the first");
-            let mut c = preloaded(program.to_str().expect("UTF-8"), &[&fresh.path(), how]);
+            // Opened and closed again and again: a region of its own, with threads that come and go.
+            let other = format!("{}?policy=byte", e.path());
+            let mut c = preloaded(program.to_str().expect("UTF-8"), &[&fresh.path(), how, &other]);
             c.env("LIBSMC_FAULT", backend);
             assert_eq!(good(c), "user changed\n", "{backend} {how}");
         }

@@ -44,3 +44,4 @@ mod touch;
 mod transfer;
 mod users;
 mod views;
+mod waits;

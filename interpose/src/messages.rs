@@ -1,4 +1,4 @@
-//! Calls on sockets, events, processes and the like, whose buffers may lie in a view: see [`crate::touch`].
+//! Calls on sockets, processes and the like, whose buffers may lie in a view: see [`crate::touch`].
 //!
 //! Most of these give something away with the call that fails (a datagram, a connection, an exit status, a pending error),
 //! so they are not made a second time. Those that are: sending, streams, and questions that can be asked again.
@@ -79,24 +79,6 @@ fn answered(value: usize, len: usize, each: Each) {
     }
 }
 
-fn sets(f: &Frame, each: Each) {
-    let bytes = usize::try_from(f.arg::<0, c_int>()).unwrap_or(0).div_ceil(64) * 8;
-    [f.arg::<1, usize>(), f.arg::<2, usize>(), f.arg::<3, usize>()].into_iter().for_each(|s| each(s, bytes, Target));
-    each(f.arg::<4, usize>(), 16, Target);
-    each(f.arg::<5, usize>(), 8, Source);
-}
-
-fn polled(f: &Frame, each: Each) {
-    each(f.arg::<0, usize>(), f.arg::<1, usize>().saturating_mul(8), Target);
-    each(f.arg::<2, usize>(), 16, Source);
-    each(f.arg::<3, usize>(), 8, Source);
-}
-
-fn events(f: &Frame, each: Each) {
-    each(f.arg::<1, usize>(), usize::try_from(f.arg::<2, c_int>()).unwrap_or(0).saturating_mul(12), Target);
-    each(f.arg::<4, usize>(), 8, Source);
-}
-
 /// The caller's own side of a copy between processes.
 fn own_side(f: &Frame, how: Use, each: Each) {
     vector(f.arg::<1, _>(), f.arg::<2, _>(), how, each);
@@ -133,21 +115,6 @@ calls! {
     required socketpair again => |f, each| each(f.arg::<3, _>(), 8, Target);
     required pipe again => |f, each| each(f.arg::<0, _>(), 8, Target);
     required pipe2 again => |f, each| each(f.arg::<0, _>(), 8, Target);
-    required poll once => |f, each| each(f.arg::<0, _>(), f.arg::<1, usize>().saturating_mul(8), Target);
-    required ppoll once => polled;
-    optional __poll_chk once => |f, each| each(f.arg::<0, _>(), f.arg::<1, usize>().saturating_mul(8), Target);
-    optional __ppoll_chk once => polled;
-    required select once => sets;
-    required pselect once => sets;
-    required epoll_ctl again => |f, each| each(f.arg::<3, _>(), 12, Source);
-    required epoll_wait once => |f, each| {
-        each(f.arg::<1, _>(), usize::try_from(f.arg::<2, c_int>()).unwrap_or(0).saturating_mul(12), Target);
-    };
-    required epoll_pwait once => events;
-    optional epoll_pwait2 once => |f, each| {
-        events(f, each);
-        each(f.arg::<3, _>(), 16, Source);
-    };
     required getrandom again => |f, each| each(f.arg::<0, _>(), f.arg::<1, _>(), Target);
     required getentropy again => |f, each| each(f.arg::<0, _>(), f.arg::<1, _>(), Target);
     required readlink again => |f, each| {

@@ -204,6 +204,7 @@ pub fn all() -> impl Iterator<Item = &'static Hook> {
         crate::descriptors::BLOCKING,
         crate::maps::BLOCKING,
         crate::messages::BLOCKING,
+        crate::waits::BLOCKING,
         crate::stdio::BLOCKING,
         crate::signal_waits::BLOCKING,
         crate::exec::LISTS,

@@ -15,14 +15,14 @@
 use super::errno::{Errno, syscall};
 use super::process;
 use super::signal::{self, Action};
-use super::sync::{Lock, SignalsBlocked};
+use super::sync::{Lock, SignalsBlocked, futex_wait, futex_wake};
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::SeqCst};
 
 /// The signal by which the C library makes threads follow; `sigaction` refuses it to programs.
-const SIGSETXID: i32 = 33;
+pub const SIGSETXID: i32 = 33;
 /// Own threads that can follow; the C library alone makes others do.
 const PLACES: usize = 1024;
 /// A place that is taken by a thread that does not run yet.
@@ -41,7 +41,7 @@ pub struct Place(Option<usize>);
 
 impl Place {
     /// Takes a place, if one is free.
-    pub fn take() -> Place {
+    fn take() -> Place {
         let pid = process::pid();
         if ![0, pid].contains(&PROCESS.swap(pid, SeqCst)) {
             // A fork child begins: its parent's threads are not here.
@@ -56,9 +56,31 @@ impl Place {
     }
 
     /// Its number.
-    pub fn number(&self) -> Option<usize> {
+    fn number(&self) -> Option<usize> {
         self.0
     }
+
+    /// Returns when its thread has come.
+    fn wait(&self) {
+        let Some(p) = self.0.and_then(|i| OWN.get(i)) else { return };
+        while p.load(SeqCst) == TAKEN {
+            let _ = futex_wait(p, TAKEN, 100_000_000);
+        }
+    }
+}
+
+/// Makes a thread that follows: `start` starts one that calls [`enter`] with the number it is given. No change of user goes
+/// by meanwhile. The caller has every signal blocked but 33: the C library holds a lock while it waits for threads to
+/// follow, and needs it to make one.
+pub fn born<T, E>(
+    signals: &SignalsBlocked,
+    start: impl FnOnce(Option<usize>) -> Result<T, E>,
+) -> Result<(T, Place), E> {
+    let _turn = TURN.lock(signals);
+    let place = Place::take();
+    let thread = start(place.number())?;
+    place.wait();
+    Ok((thread, place))
 }
 
 impl Drop for Place {
@@ -69,11 +91,12 @@ impl Drop for Place {
     }
 }
 
-/// The calling thread follows from now on, in this place. It has signal 33 blocked.
+/// The calling thread follows from now on, in this place.
 pub fn enter(place: Option<usize>) {
     install();
     if let Some(p) = place.and_then(|i| OWN.get(i)) {
         p.store(process::tid(), SeqCst);
+        futex_wake(p, 1);
     }
 }
 

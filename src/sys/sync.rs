@@ -32,6 +32,16 @@ pub fn yield_now() {
     let _ = unsafe { syscall(libc::SYS_sched_yield, [0; 6]) };
 }
 
+/// One signal let through in this thread until dropped; the previous mask then returns. Async-signal-safe.
+pub struct SignalOpen(#[allow(dead_code, reason = "kept for its drop")] SignalsBlocked);
+
+impl SignalOpen {
+    /// Lets signal number `open` through.
+    pub fn new(open: i32) -> SignalOpen {
+        SignalOpen(SignalsBlocked::change(libc::SIG_UNBLOCK, 1 << (open - 1)))
+    }
+}
+
 /// All signals blocked in this thread until dropped; the previous mask then returns. Async-signal-safe.
 pub struct SignalsBlocked {
     old: Option<u64>,
@@ -40,22 +50,19 @@ pub struct SignalsBlocked {
 impl SignalsBlocked {
     /// Blocks every signal that can be blocked.
     pub fn new() -> SignalsBlocked {
-        SignalsBlocked::mask(u64::MAX)
+        SignalsBlocked::change(libc::SIG_SETMASK, u64::MAX)
     }
 
-    /// The same but for signal number `open`.
+    /// The same but for signal number `open`, which is let through.
     pub fn but(open: i32) -> SignalsBlocked {
-        SignalsBlocked::mask(!(1 << (open - 1)))
+        SignalsBlocked::change(libc::SIG_SETMASK, !(1 << (open - 1)))
     }
 
-    fn mask(all: u64) -> SignalsBlocked {
+    fn change(how: i32, set: u64) -> SignalsBlocked {
         let mut old = 0u64;
         // SAFETY: both words are valid for the call; the kernel's sigset is 8 bytes on x86-64.
         let _ = unsafe {
-            syscall(
-                libc::SYS_rt_sigprocmask,
-                [libc::SIG_SETMASK as usize, &raw const all as usize, &raw mut old as usize, 8, 0, 0],
-            )
+            syscall(libc::SYS_rt_sigprocmask, [how as usize, &raw const set as usize, &raw mut old as usize, 8, 0, 0])
         };
         SignalsBlocked { old: Some(old) }
     }

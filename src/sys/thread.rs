@@ -12,7 +12,7 @@ use super::mem::{Mapping, RW};
 use super::poll;
 use super::process;
 use super::pthread::Pthread;
-use super::sync::SignalsBlocked;
+use super::sync::{SignalOpen, SignalsBlocked};
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -80,7 +80,10 @@ pub struct Started {
 impl Started {
     /// Waits until it has ended.
     pub fn join(self) {
+        // The C library frees the thread's memory under a lock that it holds while it waits for threads to follow.
+        let open = SignalOpen::new(follow::SIGSETXID);
         self.thread.join();
+        drop(open);
         // Only now: until its end the thread follows.
         drop(self.place);
     }
@@ -112,14 +115,14 @@ pub fn spawn(name: &str, body: impl FnOnce(Wake) + Send + 'static) -> Result<Own
 /// Starts an own thread that shares the program's descriptors until it leaves them.
 pub fn start(name: &str, body: impl FnOnce() + Send + 'static) -> Result<Started, Errno> {
     // The new thread inherits the mask: no signal of the program ever runs on it.
-    let _signals = SignalsBlocked::new();
-    let place = follow::Place::take();
-    let number = place.number();
-    let thread = Pthread::start(name, STACK, move || {
-        OWN.set(true);
-        follow::enter(number);
-        block_signals();
-        body();
+    let signals = SignalsBlocked::but(follow::SIGSETXID);
+    let (thread, place) = follow::born(&signals, |number| {
+        Pthread::start(name, STACK, move || {
+            OWN.set(true);
+            follow::enter(number);
+            block_signals();
+            body();
+        })
     })?;
     Ok(Started { thread, place })
 }
