@@ -1,7 +1,7 @@
 //! Which of the names that the preloaded library hooks are really reached by this program, and what follows from that.
 //!
 //! The hooks register a [`Provider`]: a few plain functions that test and list them. The engine has the test run when the
-//! first region is made ([`test`]); never at load, and never in a process without regions. A name that another library has
+//! first region is made ([`test()`]); never at load, and never in a process without regions. A name that another library has
 //! taken costs what its family says ([`Family::lost`]), and where a call that is not seen would lose data without a word,
 //! the way in that depends on it is switched off ([`Off`]): it then answers an error instead.
 
