@@ -154,7 +154,7 @@ pub(super) fn is_owner() -> bool {
     OWNER.get().is_some_and(|m| !m.in_child())
 }
 
-/// True when the kernel's action of `sig` is ours. One relaxed load; async-signal-safe, as is all here but [`take_over`].
+/// True when the kernel's action of `sig` is ours. One relaxed load; async-signal-safe, as is all here but `take_over`.
 #[inline(always)]
 pub fn is_owned(sig: i32) -> bool {
     (1..=64).contains(&sig) && active::owned() & bit(sig) != 0
