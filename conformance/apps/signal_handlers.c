@@ -286,6 +286,15 @@ static void gone_handler(int sig, siginfo_t *i, void *c) {
     siglongjmp(back, 1);
 }
 
+/* That the exporter has ended is noticed a moment later: until then its memory can still be read. */
+static void until_it_is_noticed(void) {
+    unsigned char c;
+    for (off_t page = 300; pread(region_fd, &c, 1, page * PAGE) == 1; page++) {
+        CHECK(page < 4000);
+        usleep(2000);
+    }
+}
+
 static void gone(void) {
     char line[8];
     set(SIGBUS, gone_handler, SA_SIGINFO, NULL);
@@ -293,6 +302,7 @@ static void gone(void) {
     printf("ready\n");
     fflush(stdout);
     CHECK(fgets(line, sizeof line, stdin));
+    until_it_is_noticed();
     for (int i = 0; i < 2; i++) {
         gone_at = view + (200 + i) * PAGE + 5;
         if (sigsetjmp(back, 1) == 0) {

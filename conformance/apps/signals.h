@@ -28,15 +28,15 @@ enum { PAGE = 4096, PAGES = 256 };
 static const int SIGNALS[] = { SIGBUS, SIGSEGV, SIGTRAP, SIGALRM };
 static volatile unsigned char *view, *hole, *beyond;
 static volatile unsigned next;
-static int late;
+static int late, region_fd = -1;
 
 static inline void map(void) {
     const char *path = getenv("SIGNALS_REGION");
     int fd = path ? open(path, O_RDWR) : -1;
     CHECK(!path || fd >= 0);
+    region_fd = fd;
     view = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, path ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, fd, 0);
     CHECK(view != MAP_FAILED);
-    if (path) close(fd);
 }
 
 /* The moment when a late region is mapped; after it, absent pages are loaded from and stored to. */

@@ -52,6 +52,8 @@ const NOT_TRIED: &[&str] = &[
     "pthread_attr_setsigmask_np",
     "pthread_attr_getsigmask_np",
     "remap_file_pages",
+    "fork",
+    "_Fork",
     "wait",
 ];
 

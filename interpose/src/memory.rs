@@ -13,13 +13,16 @@
 //! | process_madvise | advice that drops pages is refused with EINVAL, as it is for another process; the rest has no effect |
 //! | mseal | EPERM: the view could not be unmapped any more |
 //!
-//! munlockall and shmdt are not hooked: the first has nothing to undo, the second unmaps shared segments only.
+//! fork, _Fork and shmdt are counted in a process with views, and passed on. A fork child has no views: they are mapped
+//! without access until they are marked not to be inherited, so that whoever makes the child, and when, it finds none half
+//! made (vfork, posix_spawn and bare system calls included). shmdt takes its segment's own mappings only: a view that was
+//! put over a part of one stays. munlockall has nothing to undo and is not hooked.
 
 use crate::convert::{CErr, answer, errno, set_errno};
 use crate::maps::vacate_views;
 use crate::table::{hook, real};
 use crate::touch::{Use, any_view, copied, touch};
-use libc::{c_int, c_ulong, c_void, iovec, size_t, ssize_t};
+use libc::{c_int, c_ulong, c_void, iovec, pid_t, size_t, ssize_t};
 use smc_engine::base::{PAGE, addr::round_up_page};
 use smc_engine::core::engine::Engine;
 use smc_engine::core::spans::{self, Span};
@@ -250,6 +253,46 @@ pub unsafe extern "C" fn shmat(id: c_int, addr: *const c_void, flags: c_int) -> 
     }
     // SAFETY: the arguments are the caller's own.
     unsafe { real::shmat(id, addr, flags) }
+}
+
+/// shmdt(2): see the module.
+///
+/// # Safety
+/// As for the libc function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shmdt(addr: *const c_void) -> c_int {
+    if any_view(0, usize::MAX) {
+        hook::shmdt.hits.hit();
+    }
+    // SAFETY: the argument is the caller's own.
+    unsafe { real::shmdt(addr) }
+}
+
+/// fork(2): see the module.
+///
+/// # Safety
+/// As for the libc function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fork() -> pid_t {
+    if any_view(0, usize::MAX) {
+        hook::fork.hits.hit();
+    }
+    // SAFETY: no arguments. This frame is copied with the rest of the stack, and holds nothing.
+    unsafe { real::fork() }
+}
+
+/// fork(2) without the program's handlers: see the module. Async-signal-safe.
+///
+/// # Safety
+/// As for the libc function.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+pub unsafe extern "C" fn _Fork() -> pid_t {
+    if any_view(0, usize::MAX) {
+        hook::_Fork.hits.hit();
+    }
+    // SAFETY: as in `fork`.
+    unsafe { real::_Fork() }
 }
 
 /// Bytes of a shared segment; `None` when it is none, which the real call will say.

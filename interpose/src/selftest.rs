@@ -235,6 +235,7 @@ fn call_of(name: &str) -> Option<[usize; 6]> {
         "mlock" | "munlock" | "brk" | "sbrk" | "mlockall" => [0; 6],
         "mlock2" => [0, 0, BAD, 0, 0, 0],
         "mincore" | "mseal" | "pkey_mprotect" => [NOWHERE, 0, 0, 0, 0, 0],
+        "shmdt" => [NOWHERE, 0, 0, 0, 0, 0],
         "shmat" | "process_madvise" => [BAD, 0, 0, 0, 0, 0],
         "fdopen" => [BAD, path, 0, 0, 0, 0],
         // An empty range, or one that begins inside a page.

@@ -28,7 +28,7 @@ macro_rules! hooks {
 
         /// The real functions by name. Each has the contract of the function it is named after. None of them is left by a
         /// cancelled thread, which ends the program in a Rust frame; those that may be are in [`crate::blocking`].
-        #[allow(clippy::missing_safety_doc, missing_docs)]
+        #[allow(non_snake_case, clippy::missing_safety_doc, missing_docs)]
         pub mod real {
             #[allow(clippy::wildcard_imports)]
             use super::*;
@@ -106,6 +106,9 @@ hooks! {
     Maps required: fn brk(end: *mut c_void) -> c_int;
     Maps required: fn sbrk(by: isize) -> *mut c_void;
     Maps required: fn shmat(id: c_int, addr: *const c_void, flags: c_int) -> *mut c_void;
+    Maps required: fn shmdt(addr: *const c_void) -> c_int;
+    Maps required: fn fork() -> pid_t;
+    Maps optional: fn _Fork() -> pid_t;
     Maps required: fn remap_file_pages(addr: *mut c_void, len: size_t, prot: c_int, page: size_t, flags: c_int) -> c_int;
     Maps optional: fn process_madvise(who: c_int, list: *const iovec, n: size_t, advice: c_int, flags: u32) -> ssize_t;
     Maps optional: fn mseal(addr: *mut c_void, len: size_t, flags: std::ffi::c_ulong) -> c_int;

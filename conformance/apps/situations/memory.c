@@ -153,6 +153,11 @@ static void refusals(void) {
         view[516 * PAGE] = pattern(516 * PAGE);
         CHECK(msync(view, size, MS_SYNC) == 0);
     }
+    /* A child without the handlers of fork. */
+    pid_t child = _Fork();
+    if (child == 0) _exit(7);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7);
     /* A fixed mapping over a part: the parts beside it stay. */
     unsigned char *q = mmap(NULL, 8 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 768 * PAGE);
     CHECK(q != MAP_FAILED && q[0] == pattern(768 * PAGE));
