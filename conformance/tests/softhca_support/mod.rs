@@ -1,0 +1,56 @@
+//! The soft HCA: where the built library is, and running verbs programs on it.
+#![allow(dead_code)]
+
+#[path = "../preload_support/mod.rs"]
+pub mod programs;
+
+pub use programs::{installed, limited, output, root, target, text};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+
+/// Directory in which the soft HCA is libibverbs.so.1. `SMC_SOFTHCA` names the library; else it is built.
+pub fn hca() -> &'static PathBuf {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    DIR.get_or_init(|| {
+        let lib = std::env::var_os("SMC_SOFTHCA").map(PathBuf::from).unwrap_or_else(|| {
+            let mut cargo = Command::new(env!("CARGO"));
+            cargo.args(["build", "--release", "-p", "smc-softhca", "--target-dir"]).arg(target()).current_dir(root());
+            assert!(cargo.status().expect("run cargo").success(), "cannot build the soft HCA");
+            target().join("release/libsofthca.so")
+        });
+        let dir = target().join("softhca");
+        std::fs::create_dir_all(&dir).expect("make target/softhca");
+        let own = dir.join(format!("link.{}", std::process::id()));
+        std::os::unix::fs::symlink(lib.canonicalize().expect("the library"), &own).expect("link it");
+        std::fs::rename(own, dir.join("libibverbs.so.1")).expect("put the link in its place");
+        dir
+    })
+}
+
+/// A command with a time limit of a minute whose libibverbs is the soft HCA.
+pub fn on_hca(program: &str, args: &[&str]) -> Command {
+    let mut c = limited(program, args);
+    c.env("LD_LIBRARY_PATH", hca());
+    c
+}
+
+/// Starts a command and keeps what it says.
+pub fn start(mut c: Command) -> Child {
+    c.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    c.spawn().unwrap_or_else(|e| panic!("{c:?}: {e}"))
+}
+
+/// Both streams of a finished command, and a panic when it failed.
+pub fn success(what: &str, out: &Output) -> String {
+    let both = text(&out.stdout) + &text(&out.stderr);
+    assert!(out.status.success(), "{what}: {}\n{both}", out.status);
+    both
+}
+
+/// True when the programs of these tests are installed; with CI=true they must be.
+pub fn programs_installed() -> bool {
+    let all = ["ibv_devinfo", "ibv_rc_pingpong", "ib_write_lat"].iter().all(|p| installed(p));
+    assert!(all || std::env::var_os("CI").is_none(), "verbs programs are not installed");
+    all
+}
