@@ -4,10 +4,21 @@
 //! LD_LIBRARY_PATH=DIRECTORY ibv_devinfo        where DIRECTORY/libibverbs.so.1 is this library
 //! ```
 
-#![allow(dead_code)]
 mod abi;
 mod context;
+mod cq;
 mod device;
+mod engine;
 mod events;
 mod fault;
+mod keys;
+mod link;
+mod memory;
+mod model;
+mod modify;
+mod post;
+mod qp;
 mod raw;
+mod ring;
+mod wire;
+mod wqe;

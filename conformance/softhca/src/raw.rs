@@ -5,6 +5,7 @@
 //! bypasses it, and leaves `errno` alone. Errors are positive errno values.
 
 use std::arch::asm;
+use std::sync::atomic::AtomicU32;
 
 /// One system call.
 ///
@@ -119,6 +120,22 @@ pub fn map_shared(fd: &Fd, len: usize) -> Result<usize, i32> {
 pub unsafe fn unmap(addr: usize, len: usize) {
     // SAFETY: the caller vouches.
     let _ = unsafe { call(libc::SYS_munmap, [addr, len, 0, 0, 0, 0]) };
+}
+
+/// Waits while `word` is `value`, at most `ns` nanoseconds.
+pub fn futex_wait(word: &AtomicU32, value: u32, ns: u64) {
+    let t = libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
+    let op = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize;
+    let at = word.as_ptr() as usize;
+    // SAFETY: the word and the time live through the call.
+    let _ = unsafe { call(libc::SYS_futex, [at, op, value as usize, &raw const t as usize, 0, 0]) };
+}
+
+/// Wakes whoever waits for `word` to change.
+pub fn futex_wake(word: &AtomicU32) {
+    let op = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
+    // SAFETY: the kernel only takes the address as a name.
+    let _ = unsafe { call(libc::SYS_futex, [word.as_ptr() as usize, op, i32::MAX as usize, 0, 0, 0]) };
 }
 
 /// Now, in nanoseconds of CLOCK_MONOTONIC: the same clock in every process of the host.

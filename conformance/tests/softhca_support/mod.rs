@@ -54,3 +54,46 @@ pub fn programs_installed() -> bool {
     assert!(all || std::env::var_os("CI").is_none(), "verbs programs are not installed");
     all
 }
+
+/// A port that nothing listens on, different for every call on this host in a while.
+pub fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("its address").port()
+}
+
+/// Waits until something listens on a port, without connecting to it.
+fn wait_for_listener(port: u16) {
+    let wanted = format!(":{port:04X} ");
+    for _ in 0..2000 {
+        let listens = ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|file| {
+            let all = std::fs::read_to_string(file).unwrap_or_default();
+            all.lines().any(|l| {
+                let mut fields = l.split_whitespace().skip(1);
+                let local = fields.next().unwrap_or_default();
+                format!("{local} ").ends_with(&wanted) && fields.nth(1) == Some("0A")
+            })
+        });
+        if listens {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    panic!("nothing listens on port {port}");
+}
+
+/// Runs a program twice, as server and as its client; returns what they said.
+pub fn pair(program: &str, args: &[&str], env: &[(&str, &str)]) -> (String, String) {
+    let port = free_port();
+    let text_port = port.to_string();
+    let mut server = on_hca(program, args);
+    server.args(["-p", &text_port]).envs(env.iter().copied());
+    let server = start(server);
+    wait_for_listener(port);
+    let mut client = on_hca(program, args);
+    client.args(["-p", &text_port]).envs(env.iter().copied()).arg("127.0.0.1");
+    let client = output(client);
+    let server = server.wait_with_output().expect("the server");
+    let what = format!("{program} {args:?}");
+    let said = success(&format!("client of {what}"), &client);
+    (success(&format!("server of {what}"), &server), said)
+}

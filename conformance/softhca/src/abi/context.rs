@@ -40,7 +40,8 @@ pub struct VerbsContext {
     modify_wq: Empty,
     create_wq: Empty,
     query_rt_values: Empty,
-    create_cq_ex: Empty,
+    create_cq_ex:
+        Option<unsafe extern "C" fn(*mut sys::ibv_context, *mut sys::ibv_cq_init_attr_ex) -> *mut sys::ibv_cq_ex>,
     private: usize,
     query_device_ex:
         Option<unsafe extern "C" fn(*mut sys::ibv_context, *const c_void, *mut sys::ibv_device_attr_ex, usize) -> i32>,
@@ -49,7 +50,8 @@ pub struct VerbsContext {
     create_flow: Empty,
     placeholder1: usize,
     open_qp: Empty,
-    create_qp_ex: Empty,
+    create_qp_ex:
+        Option<unsafe extern "C" fn(*mut sys::ibv_context, *mut sys::ibv_qp_init_attr_ex) -> *mut sys::ibv_qp>,
     get_srq_num: Empty,
     create_srq_ex: Empty,
     open_xrcd: Empty,
@@ -96,9 +98,19 @@ fn open(device: *mut sys::ibv_device, number: u32) -> Result<*mut sys::ibv_conte
     let table = VerbsContext {
         query_port: Some(query_port),
         query_device_ex: Some(query_device_ex),
+        create_cq_ex: Some(super::cq::create_cq_ex),
+        create_qp_ex: Some(super::qp::create_qp_ex),
         size: size_of::<VerbsContext>(),
         context: sys::ibv_context {
             device,
+            ops: sys::ibv_context_ops {
+                poll_cq: Some(super::cq::poll_cq),
+                req_notify_cq: Some(super::cq::req_notify_cq),
+                post_send: Some(super::post::post_send),
+                post_recv: Some(super::post::post_recv),
+                post_srq_recv: Some(super::post::post_srq_recv),
+                ..Default::default()
+            },
             cmd_fd: -1,
             async_fd: core.events.fd(),
             num_comp_vectors: 1,
@@ -138,7 +150,7 @@ unsafe extern "C" fn ibv_query_device(context: *mut sys::ibv_context, to: *mut s
     // SAFETY: the program gives an open context.
     let core = unsafe { core(context) };
     // SAFETY: the program gives a place for the answer.
-    unsafe { super::answer(to, device::attributes(core.device)) };
+    unsafe { super::answer(to, device::attributes(core.place.device)) };
     0
 }
 
@@ -161,7 +173,7 @@ unsafe extern "C" fn query_device_ex(
     // SAFETY: the program gives an open context.
     let core = unsafe { core(context) };
     let attr = sys::ibv_device_attr_ex {
-        orig_attr: device::attributes(core.device),
+        orig_attr: device::attributes(core.place.device),
         phys_port_cnt_ex: device::Plan::of_host().ports,
         ..Default::default()
     };

@@ -96,7 +96,7 @@ extern "C" fn ibv_get_device_index(_device: *mut sys::ibv_device) -> i32 {
 unsafe fn gid_of(context: *mut sys::ibv_context, port: u32, index: usize) -> Option<[u8; 16]> {
     // SAFETY: the caller vouches.
     let core = unsafe { core(context) };
-    core.port(port).ok().and_then(|_| device::gid(core.device, port, index))
+    core.port(port).ok().and_then(|_| device::gid(core.place.device, port, index))
 }
 
 #[unsafe(no_mangle)]
@@ -165,7 +165,7 @@ unsafe extern "C" fn _ibv_query_gid_table(
     // SAFETY: the program gives an open context.
     let core = unsafe { core(context) };
     let all = (1..=Plan::of_host().ports).flat_map(|p| (0..GIDS).map(move |i| (p, i)));
-    let all: Vec<_> = all.filter_map(|(p, i)| Some(entry(device::gid(core.device, p, i)?, p, i))).collect();
+    let all: Vec<_> = all.filter_map(|(p, i)| Some(entry(device::gid(core.place.device, p, i)?, p, i))).collect();
     if all.len() > max {
         return -(libc::EINVAL as isize);
     }

@@ -5,10 +5,18 @@
 //! Functions that return `int` return a positive errno value, those that return a pointer set `errno`.
 
 pub mod context;
+pub mod cq;
+pub mod cq_ex;
 pub mod devices;
+pub mod events;
+pub mod memory;
+pub mod post;
 pub mod private;
+pub mod qp;
+pub mod srq;
 pub mod strings;
 pub mod sysfs;
+pub mod wr;
 
 use std::ptr::null_mut;
 
