@@ -2,7 +2,10 @@
 
 mod softhca_support;
 
-use softhca_support::{on_hca, output, pair, programs_installed, success};
+use softhca_support::{hca, on_hca, output, pair, programs_installed, run_app, success, target, text};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
 
 #[test]
 fn devices_are_listed_and_described() {
@@ -26,7 +29,7 @@ fn the_environment_says_how_many_devices() {
         let mut c = on_hca("ibv_devinfo", &[]);
         c.env("LIBSOFTHCA_DEVICES", wish);
         let out = output(c);
-        let said = softhca_support::text(&out.stdout);
+        let said = text(&out.stdout);
         let count = |what| said.matches(what).count();
         assert_eq!((count("hca_id:"), count("link_layer:")), (devices, ports), "{wish}: {out:?}");
     }
@@ -76,4 +79,72 @@ fn perftest_runs() {
         let size = client.lines().skip_while(|l| !l.contains("#bytes")).nth(1).unwrap_or_default();
         assert!(size.split_whitespace().count() >= 5, "{program} {extra:?}:\n{client}");
     }
+}
+
+#[test]
+fn every_error_is_the_one_of_hardware() {
+    run_app("errors", &[], &[]);
+}
+
+#[test]
+fn every_feature_works() {
+    run_app("features", &[], &[]);
+}
+
+#[test]
+fn the_device_is_blind_to_protection_and_userfaultfd() {
+    run_app("blind", &[], &[]);
+}
+
+#[test]
+fn two_processes_share_nothing_but_addresses() {
+    let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |d| d.as_millis());
+    run_app("peers", &["traffic", &seed.to_string()], &[]);
+}
+
+#[test]
+fn a_peer_that_dies_is_a_retry_error() {
+    run_app("peers", &["death"], &[]);
+}
+
+#[test]
+fn what_is_lost_is_sent_again_and_done_once() {
+    for faults in ["lose-requests=5", "lose-answers=3", "lose-requests=5 lose-answers=7"] {
+        run_app("faults", &["lossy"], &[("LIBSOFTHCA_FAULTS", faults)]);
+    }
+}
+
+#[test]
+fn faults_come_and_go_with_the_control_file() {
+    let file = target().join("softhca").join(format!("faults.{}", std::process::id()));
+    hca();
+    std::fs::write(&file, "").expect("make the control file");
+    run_app("faults", &["control"], &[("LIBSOFTHCA_FAULTS", file.to_str().expect("UTF-8"))]);
+    std::fs::remove_file(file).expect("clean up");
+}
+
+#[test]
+fn nothing_is_faster_than_the_model() {
+    run_app("faults", &["model"], &[("LIBSOFTHCA_MODEL", "on")]);
+}
+
+/// Names with their default versions that a library exports.
+fn exports(library: &Path) -> BTreeSet<(String, String)> {
+    let out = Command::new("readelf").args(["-W", "--dyn-syms"]).arg(library).output().expect("run readelf");
+    let said = text(&out.stdout);
+    let defined = said.lines().filter(|l| !l.contains(" UND ") && l.contains(" FUNC "));
+    let names = defined.filter_map(|l| l.split_whitespace().last()?.split_once("@@"));
+    names.map(|(n, v)| (n.to_owned(), v.to_owned())).collect()
+}
+
+#[test]
+fn every_symbol_of_the_distributions_library_is_there_in_its_version() {
+    let real = Path::new("/usr/lib/x86_64-linux-gnu/libibverbs.so.1");
+    if !real.exists() || !softhca_support::installed("readelf") {
+        return;
+    }
+    let (own, real) = (exports(&hca().join("libibverbs.so.1")), exports(real));
+    assert!(real.len() > 100, "{real:?}");
+    let missing: Vec<_> = real.difference(&own).collect();
+    assert!(missing.is_empty(), "not exported: {missing:?}");
 }

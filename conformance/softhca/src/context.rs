@@ -50,7 +50,7 @@ impl Context {
             events: Arc::new(EventQueue::new()?),
             keys: Keys::default(),
             model: Model::of_host(),
-            faults: Faults::of_host(),
+            faults: Faults::new(place),
             domains: AtomicU32::new(0),
             qps: RwLock::default(),
             last_qpn: AtomicU32::new(0),
@@ -62,6 +62,10 @@ impl Context {
             thread: Mutex::new(None),
         });
         let own = context.clone();
+        context.faults.refresh(&context, true);
+        if context.faults.removed() {
+            return Err(libc::ENODEV);
+        }
         let thread = without_signals(|| std::thread::Builder::new().name("softhca".into()).spawn(move || own.run()));
         *lock(&context.thread) = Some(thread.map_err(|e| e.raw_os_error().unwrap_or(libc::ENOMEM))?);
         Ok(context)
@@ -82,7 +86,7 @@ impl Context {
         if !(1..=Plan::of_host().ports).contains(&port) {
             return Err(libc::EINVAL);
         }
-        self.faults.refresh(self);
+        self.faults.refresh(self, true);
         Ok(self.faults.port_is_up(port))
     }
 
@@ -150,6 +154,7 @@ impl Context {
 
     /// Lets the calling thread, which waits for completions anyway, do what there is to do.
     pub fn progress(&self) {
+        self.faults.refresh(self, false);
         if let Ok(mut engine) = self.engine.try_lock() {
             engine.step(self);
         }
@@ -159,7 +164,7 @@ impl Context {
     fn run(&self) {
         let mut tokens = Vec::new();
         while !self.stop.load(Ordering::SeqCst) {
-            self.faults.refresh(self);
+            self.faults.refresh(self, false);
             let (busy, due) = lock(&self.engine).step(self);
             if busy {
                 continue;

@@ -97,3 +97,23 @@ pub fn pair(program: &str, args: &[&str], env: &[(&str, &str)]) -> (String, Stri
     let said = success(&format!("client of {what}"), &client);
     (success(&format!("server of {what}"), &server), said)
 }
+
+/// A C program of conformance/apps/verbs, compiled; `None` without the headers, which CI must have.
+pub fn verbs_app(name: &str) -> Option<PathBuf> {
+    if !std::path::Path::new("/usr/include/infiniband/verbs.h").exists() {
+        assert!(std::env::var_os("CI").is_none(), "libibverbs-dev is not installed");
+        eprintln!("skipped: libibverbs-dev is not installed");
+        return None;
+    }
+    std::fs::create_dir_all(target().join("apps/verbs")).expect("make target/apps/verbs");
+    Some(programs::app(&format!("verbs/{name}"), &["-libverbs"]))
+}
+
+/// Runs a program of conformance/apps/verbs on the soft HCA; it must say that it is done.
+pub fn run_app(name: &str, args: &[&str], env: &[(&str, &str)]) {
+    let Some(program) = verbs_app(name) else { return };
+    let mut c = on_hca(program.to_str().expect("UTF-8"), args);
+    c.envs(env.iter().copied());
+    let said = success(&format!("{name} {args:?} {env:?}"), &output(c));
+    assert!(said.contains("done\n"), "{name} {args:?}: {said}");
+}

@@ -88,7 +88,7 @@ fn register(context: &Context, pd: u32, addr: usize, len: usize, iova: u64, flag
     const PAGE: u64 = 4096;
     let start = raw::now();
     let access = rights(flags)?;
-    context.faults.refresh(context);
+    context.faults.refresh(context, true);
     context.faults.registration()?;
     // As the kernel wants it: the same offset in a page.
     if len == 0 || (addr as u64 ^ iova) % PAGE != 0 || iova.checked_add(len as u64).is_none() {
