@@ -103,6 +103,28 @@ fn two_processes_share_nothing_but_addresses() {
 }
 
 #[test]
+fn threads_do_what_comes_to_mind() {
+    let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |d| d.as_millis());
+    run_app("storm", &[&seed.to_string(), "2"], &[]);
+}
+
+#[test]
+fn devices_and_ports_reach_each_other() {
+    if !programs_installed() {
+        return;
+    }
+    let env = [("LIBSOFTHCA_DEVICES", "2x2")];
+    for (program, extra) in [
+        ("ibv_rc_pingpong", &["-d", "softhca1", "-i", "2", "-g", "0"][..]),
+        ("ib_write_lat", &["-d", "softhca1", "-i", "2", "-n", "50", "-F"]),
+    ] {
+        pair(program, extra, &env);
+    }
+    let between = [&["-g", "1", "-d", "softhca0"], &["-g", "1", "-d", "softhca1"]];
+    softhca_support::pair_of("ibv_rc_pingpong", between, &env);
+}
+
+#[test]
 fn a_peer_that_dies_is_a_retry_error() {
     run_app("peers", &["death"], &[]);
 }

@@ -10,7 +10,7 @@ use crate::model::Model;
 use crate::qp::{Event, Qp};
 use crate::raw::{self, Fd};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
@@ -35,6 +35,8 @@ pub struct Context {
     engine: Mutex<Engine>,
     bell: Fd,
     asleep: AtomicBool,
+    /// Until when the engine's thread sleeps, if nothing wakes it.
+    until: AtomicU64,
     stop: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -58,6 +60,7 @@ impl Context {
             engine: Mutex::new(engine),
             bell,
             asleep: AtomicBool::new(false),
+            until: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             thread: Mutex::new(None),
         });
@@ -155,8 +158,13 @@ impl Context {
     /// Lets the calling thread, which waits for completions anyway, do what there is to do.
     pub fn progress(&self) {
         self.faults.refresh(self, false);
-        if let Ok(mut engine) = self.engine.try_lock() {
-            engine.step(self);
+        let Ok(mut engine) = self.engine.try_lock() else { return };
+        let (_, due) = engine.step(self);
+        // The thread's own step was before: it must learn of a time that it does not know. The lock is still held, so
+        // it is either asleep, or will step again before it is.
+        if self.asleep.load(Ordering::Relaxed) && due.is_some_and(|at| at < self.until.load(Ordering::Relaxed)) {
+            self.asleep.store(false, Ordering::Relaxed);
+            raw::ring(&self.bell);
         }
     }
 
@@ -165,22 +173,25 @@ impl Context {
         let mut tokens = Vec::new();
         while !self.stop.load(Ordering::SeqCst) {
             self.faults.refresh(self, false);
-            let (busy, due) = lock(&self.engine).step(self);
+            let mut engine = lock(&self.engine);
+            let (busy, due) = engine.step(self);
             if busy {
                 continue;
             }
-            let epoll = {
-                let mut engine = lock(&self.engine);
-                self.asleep.store(true, Ordering::Relaxed);
-                engine.sleep(true);
-                fence(Ordering::SeqCst);
-                if engine.has_input() || !lock(&self.work).is_empty() || self.stop.load(Ordering::SeqCst) {
-                    self.asleep.store(false, Ordering::Relaxed);
-                    engine.sleep(false);
-                    continue;
-                }
-                engine.epoll()
-            };
+            // From here to the sleep nothing may come in unseen: who adds something after the look sees us asleep.
+            self.asleep.store(true, Ordering::Relaxed);
+            engine.sleep(true);
+            fence(Ordering::SeqCst);
+            let due = due.into_iter().chain(engine.next_input()).min();
+            let now = due.is_some_and(|at| at <= raw::now());
+            if now || !lock(&self.work).is_empty() || self.stop.load(Ordering::SeqCst) {
+                self.asleep.store(false, Ordering::Relaxed);
+                engine.sleep(false);
+                continue;
+            }
+            self.until.store(due.unwrap_or(u64::MAX), Ordering::Relaxed);
+            let epoll = engine.epoll();
+            drop(engine);
             let wait = due.map(|at| at.saturating_sub(raw::now()));
             let wait = self.faults.shorten(wait);
             raw::epoll_wait(&epoll, wait, &mut tokens);

@@ -34,10 +34,13 @@ impl<T> EventQueue<T> {
     }
 
     /// Takes the oldest event. Waits for one, or fails with `EAGAIN` when the program has set O_NONBLOCK, or `EINTR`.
-    pub fn pop(&self) -> Result<T, i32> {
+    /// `taken` is called before anyone can find that the event is no longer queued.
+    pub fn pop(&self, taken: impl Fn(&T)) -> Result<T, i32> {
         loop {
             raw::read(self.fd.raw(), &mut [0u8; 8])?;
-            if let Some(event) = lock(&self.queue).pop_front() {
+            let mut queue = lock(&self.queue);
+            if let Some(event) = queue.pop_front() {
+                taken(&event);
                 return Ok(event);
             }
         }
@@ -49,8 +52,9 @@ impl<T> EventQueue<T> {
         let before = queue.len();
         queue.retain(|e| !gone(e));
         for _ in queue.len()..before {
-            // The count is at least what was queued: this does not wait, whatever the descriptor's flags.
-            let _ = raw::read(self.fd.raw(), &mut [0u8; 8]);
+            // One that is about to take an event may already have taken it off the count: it then looks on. So this
+            // must not wait, whatever the descriptor's flags.
+            let _ = raw::read_now(&self.fd, &mut [0u8; 8]);
         }
     }
 }
@@ -72,10 +76,10 @@ mod tests {
         assert!(!ready());
         (1..=3).for_each(|n| q.push(n));
         assert!(ready());
-        assert_eq!(q.pop(), Ok(1));
+        assert_eq!(q.pop(|n| assert_eq!(*n, 1)), Ok(1));
         q.remove(|n| *n == 2);
         assert!(ready());
-        assert_eq!(q.pop(), Ok(3));
+        assert_eq!(q.pop(|_| {}), Ok(3));
         assert!(!ready());
     }
 }

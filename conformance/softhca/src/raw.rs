@@ -72,6 +72,14 @@ pub fn read(fd: i32, to: &mut [u8]) -> Result<usize, i32> {
     unsafe { call(libc::SYS_read, [fd as usize, to.as_mut_ptr() as usize, to.len(), 0, 0, 0]) }
 }
 
+/// Reads into `to` what is there now; `EAGAIN` when nothing is.
+pub fn read_now(fd: &Fd, to: &mut [u8]) -> Result<usize, i32> {
+    let part = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
+    let (at, nowhere) = (&raw const part as usize, usize::MAX);
+    // SAFETY: the vector names `to`, which is ours for the call.
+    unsafe { call(libc::SYS_preadv2, [fd.0 as usize, at, 1, nowhere, nowhere, libc::RWF_NOWAIT as usize]) }
+}
+
 /// Writes from `from`.
 pub fn write(fd: &Fd, from: &[u8]) -> Result<usize, i32> {
     // SAFETY: `from` lives through the call and its length is given.

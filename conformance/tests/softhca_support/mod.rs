@@ -83,13 +83,18 @@ fn wait_for_listener(port: u16) {
 
 /// Runs a program twice, as server and as its client; returns what they said.
 pub fn pair(program: &str, args: &[&str], env: &[(&str, &str)]) -> (String, String) {
+    pair_of(program, [args, args], env)
+}
+
+/// The same with arguments for the server and for the client.
+pub fn pair_of(program: &str, args: [&[&str]; 2], env: &[(&str, &str)]) -> (String, String) {
     let port = free_port();
     let text_port = port.to_string();
-    let mut server = on_hca(program, args);
+    let mut server = on_hca(program, args[0]);
     server.args(["-p", &text_port]).envs(env.iter().copied());
     let server = start(server);
     wait_for_listener(port);
-    let mut client = on_hca(program, args);
+    let mut client = on_hca(program, args[1]);
     client.args(["-p", &text_port]).envs(env.iter().copied()).arg("127.0.0.1");
     let client = output(client);
     let server = server.wait_with_output().expect("the server");

@@ -3,6 +3,7 @@
 use super::{code, object, pointer};
 use crate::context::Context;
 use crate::device;
+use crate::raw::{self, Fd};
 use ibverbs_sys as sys;
 use std::ffi::c_void;
 use std::mem::offset_of;
@@ -72,6 +73,8 @@ const _: () = assert!(offset_of!(VerbsContext, query_device_ex) == 216);
 struct Opened {
     table: VerbsContext,
     core: Arc<Context>,
+    /// What `cmd_fd` is: a descriptor that can be duplicated and leads nowhere.
+    _command: Fd,
 }
 
 /// The object behind a context pointer.
@@ -95,6 +98,7 @@ pub unsafe fn core<'a>(context: *mut sys::ibv_context) -> &'a Arc<Context> {
 
 fn open(device: *mut sys::ibv_device, number: u32) -> Result<*mut sys::ibv_context, i32> {
     let core = Context::open(number)?;
+    let command = raw::open(c"/dev/null", libc::O_RDWR)?;
     let table = VerbsContext {
         query_port: Some(query_port),
         query_device_ex: Some(query_device_ex),
@@ -111,7 +115,7 @@ fn open(device: *mut sys::ibv_device, number: u32) -> Result<*mut sys::ibv_conte
                 post_srq_recv: Some(super::post::post_srq_recv),
                 ..Default::default()
             },
-            cmd_fd: -1,
+            cmd_fd: command.raw(),
             async_fd: core.events.fd(),
             num_comp_vectors: 1,
             // What verbs.h takes for "has a verbs_context".
@@ -120,7 +124,7 @@ fn open(device: *mut sys::ibv_device, number: u32) -> Result<*mut sys::ibv_conte
         },
         ..Default::default()
     };
-    let start: *mut u8 = super::hand_out(Opened { table, core });
+    let start: *mut u8 = super::hand_out(Opened { table, core, _command: command });
     Ok(start.wrapping_add(offset_of!(VerbsContext, context)).cast())
 }
 

@@ -148,14 +148,13 @@ unsafe extern "C" fn ibv_get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> i32 {
     // SAFETY: the program gives a channel.
-    let event = match unsafe { object::<CompChannel, _>(channel) }.core.pop() {
+    let event = match unsafe { object::<CompChannel, _>(channel) }.core.pop(|cq| cq.comp_events.taken()) {
         Ok(event) => event,
         Err(e) => {
             super::set_errno(e);
             return -1;
         }
     };
-    event.comp_events.taken();
     let user = event.user.load(Ordering::Acquire) as *mut sys::ibv_cq;
     // SAFETY: a queue whose events wait is not destroyed.
     let context = unsafe { queue(user) }.public.cq_context;
@@ -219,7 +218,7 @@ pub unsafe extern "C" fn create_cq_ex(
     attr: *mut sys::ibv_cq_init_attr_ex,
 ) -> *mut sys::ibv_cq_ex {
     // The completion's own fields; neither time stamps nor flow tags.
-    const FIELDS: u64 = 0xff;
+    const FIELDS: u64 = 0x7f;
     // SAFETY: the caller vouches.
     let attr = unsafe { argument(attr) };
     // Flags: "one thread only" costs nothing to know; nothing else.

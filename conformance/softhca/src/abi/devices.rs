@@ -127,7 +127,7 @@ unsafe extern "C" fn ibv_query_gid_type(context: *mut sys::ibv_context, port: u8
 
 fn entry(gid: [u8; 16], port: u32, index: usize) -> sys::ibv_gid_entry {
     let gid = sys::ibv_gid { raw: gid };
-    let gid_type = sys::IBV_GID_TYPE_ROCE_V2 as u32;
+    let gid_type = sys::IBV_GID_TYPE_ROCE_V2;
     // 1 is the loopback interface of every network namespace.
     sys::ibv_gid_entry { gid, gid_index: index as u32, port_num: port, gid_type, ndev_ifindex: 1 }
 }

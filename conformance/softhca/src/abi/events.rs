@@ -7,10 +7,19 @@ use ibverbs_sys as sys;
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 
+fn taken(element: &Element) {
+    match element {
+        Element::Cq(cq) => cq.async_events.taken(),
+        Element::Qp(qp) => qp.async_events.taken(),
+        Element::Srq(srq) => srq.async_events.taken(),
+        Element::Port(_) | Element::Device => {}
+    }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_async_event(context: *mut sys::ibv_context, to: *mut sys::ibv_async_event) -> i32 {
     // SAFETY: the program gives an open context.
-    let event = match unsafe { core(context) }.events.pop() {
+    let event = match unsafe { core(context) }.events.pop(|e| taken(&e.element)) {
         Ok(event) => event,
         Err(e) => {
             set_errno(e);
@@ -20,15 +29,12 @@ unsafe extern "C" fn ibv_get_async_event(context: *mut sys::ibv_context, to: *mu
     let mut element = sys::ibv_async_event__bindgen_ty_1::default();
     match &event.element {
         Element::Cq(cq) => {
-            cq.async_events.taken();
             element.cq = cq.user.load(Ordering::Acquire) as *mut sys::ibv_cq;
         }
         Element::Qp(qp) => {
-            qp.async_events.taken();
             element.qp = qp.user.load(Ordering::Acquire) as *mut sys::ibv_qp;
         }
         Element::Srq(srq) => {
-            srq.async_events.taken();
             element.srq = srq.user.load(Ordering::Acquire) as *mut sys::ibv_srq;
         }
         Element::Port(port) => element.port_num = *port as i32,

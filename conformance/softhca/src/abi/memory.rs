@@ -91,7 +91,7 @@ fn register(context: &Context, pd: u32, addr: usize, len: usize, iova: u64, flag
     context.faults.refresh(context, true);
     context.faults.registration()?;
     // As the kernel wants it: the same offset in a page.
-    if len == 0 || (addr as u64 ^ iova) % PAGE != 0 || iova.checked_add(len as u64).is_none() {
+    if len == 0 || !(addr as u64 ^ iova).is_multiple_of(PAGE) || iova.checked_add(len as u64).is_none() {
         return Err(libc::EINVAL);
     }
     let memory = Pinned::new(addr, len, access & access::LOCAL_WRITE != 0)?;

@@ -182,5 +182,7 @@ pub unsafe extern "C" fn post_srq_recv(
     bad: *mut *mut sys::ibv_recv_wr,
 ) -> i32 {
     // SAFETY: the caller vouches.
-    unsafe { receive(&super::srq::shared(srq).core, wr, bad) }
+    let own = unsafe { super::srq::shared(srq) };
+    // SAFETY: the caller vouches.
+    unsafe { receive(&own.core, wr, bad) }
 }

@@ -172,7 +172,9 @@ pub unsafe extern "C" fn create_qp_ex(
     // SAFETY: as above.
     let pd = unsafe { (*init).pd };
     // SAFETY: `create` looks at no more than the fields of the old structure.
-    pointer(unsafe { create(pd, argument(init), mask & SEND_OPS != 0) }).cast()
+    let init = unsafe { argument(init) };
+    // SAFETY: the program's own arguments.
+    pointer(unsafe { create(pd, init, mask & SEND_OPS != 0) }).cast()
 }
 
 #[unsafe(no_mangle)]

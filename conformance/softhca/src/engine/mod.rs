@@ -83,11 +83,10 @@ impl Engine {
         self.links.values().filter_map(|l| l.rings.as_ref()).for_each(|r| r.rx.sleep(asleep));
     }
 
-    /// True when a link has a message that may be looked at now.
-    pub fn has_input(&mut self) -> bool {
-        let now = raw::now();
-        let due = |l: &mut Link| l.rings.as_mut().is_some_and(|r| r.rx.front().is_some_and(|(h, _)| h.due <= now));
-        self.links.values_mut().any(due)
+    /// When the next message that has come may be looked at; 0 is now.
+    pub fn next_input(&mut self) -> Option<u64> {
+        let rings = self.links.values_mut().filter_map(|l| l.rings.as_mut());
+        rings.filter_map(|r| r.rx.front().map(|(h, _)| h.due)).min()
     }
 
     /// After a sleep: new links, dead links.
