@@ -120,7 +120,7 @@ fn devices_and_ports_reach_each_other() {
     ] {
         pair(program, extra, &env);
     }
-    let between = [&["-g", "1", "-d", "softhca0"], &["-g", "1", "-d", "softhca1"]];
+    let between: [&[&str]; 2] = [&["-g", "1", "-d", "softhca0"], &["-g", "1", "-d", "softhca1"]];
     softhca_support::pair_of("ibv_rc_pingpong", between, &env);
 }
 
