@@ -147,7 +147,10 @@ fn faults_come_and_go_with_the_control_file() {
 
 #[test]
 fn nothing_is_faster_than_the_model() {
-    run_app("faults", &["model"], &[("LIBSOFTHCA_MODEL", "on")]);
+    run_app("faults", &["model", "2000", "12500", "30000", "300"], &[("LIBSOFTHCA_MODEL", "on")]);
+    // Far slower than any host, so that it is the model that is seen.
+    let slow = "latency=3000000,bandwidth=100,register=20000000,page=20000";
+    run_app("faults", &["model", "3000000", "100", "20000000", "20000"], &[("LIBSOFTHCA_MODEL", slow)]);
 }
 
 /// Names with their default versions that a library exports.

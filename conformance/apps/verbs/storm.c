@@ -23,25 +23,6 @@ static unsigned long next(struct worker *w, unsigned long below)
     return (w->state >> 33) % below;
 }
 
-/* Waits with the channel, as a program does that does not want to poll. */
-static struct ibv_wc sleep_for_wc(struct end *e)
-{
-    struct ibv_wc wc;
-    struct pollfd p = {.fd = e->channel->fd, .events = POLLIN};
-    struct ibv_cq *cq;
-    void *context;
-    for (;;) {
-        if (ibv_poll_cq(e->cq, 1, &wc))
-            return wc;
-        CHECK(!ibv_req_notify_cq(e->cq, 0));
-        if (ibv_poll_cq(e->cq, 1, &wc))
-            return wc;
-        CHECK(poll(&p, 1, 20000) == 1);
-        CHECK(!ibv_get_cq_event(e->channel, &cq, &context));
-        ibv_ack_cq_events(cq, 1);
-    }
-}
-
 static struct ibv_wc wait_either(struct worker *w, struct end *e)
 {
     return w->number % 2 ? sleep_for_wc(e) : wait_wc(e);

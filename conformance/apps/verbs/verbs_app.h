@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <infiniband/verbs.h>
+#include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -162,6 +163,25 @@ static inline struct ibv_wc wait_wc(struct end *e)
     return wc;
 }
 
+/* Waits with the channel, as a program does that does not want to poll. */
+static inline struct ibv_wc sleep_for_wc(struct end *e)
+{
+    struct ibv_wc wc;
+    struct pollfd p = {.fd = e->channel->fd, .events = POLLIN};
+    struct ibv_cq *cq;
+    void *context;
+    for (;;) {
+        if (ibv_poll_cq(e->cq, 1, &wc))
+            return wc;
+        CHECK(!ibv_req_notify_cq(e->cq, 0));
+        if (ibv_poll_cq(e->cq, 1, &wc))
+            return wc;
+        CHECK(poll(&p, 1, 20000) == 1);
+        CHECK(!ibv_get_cq_event(e->channel, &cq, &context));
+        ibv_ack_cq_events(cq, 1);
+    }
+}
+
 static inline int post_recv(struct end *e, uint64_t id, void *at, uint32_t len)
 {
     struct ibv_sge sge = {(uintptr_t)at, len, e->mr->lkey};
@@ -196,13 +216,18 @@ static inline int post(struct end *e, struct op o)
     return ibv_post_send(e->qp, &o.wr, &bad);
 }
 
-/* Posts and returns the status of the completion. */
-static inline int run(struct end *e, struct op o)
+/* Posts and returns the status of the completion, waiting one way or the other. */
+static inline int run_by(struct end *e, struct op o, struct ibv_wc (*wait)(struct end *))
 {
     CHECK(!post(e, o));
-    struct ibv_wc wc = wait_wc(e);
+    struct ibv_wc wc = wait(e);
     CHECK(wc.wr_id == o.wr.wr_id && wc.qp_num == e->qp->qp_num);
     return wc.status;
+}
+
+static inline int run(struct end *e, struct op o)
+{
+    return run_by(e, o, wait_wc);
 }
 
 static inline int state_of(struct ibv_qp *qp)
