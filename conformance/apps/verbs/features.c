@@ -95,6 +95,78 @@ static void own_addresses(void)
     CHECK(!ibv_reg_mr_iova(b.pd, b.buf, 4096, 0x7000001, ALL) && errno == EINVAL);
 }
 
+static int bind_two(struct ibv_mw *mw, struct ibv_mr *mr, uint32_t key)
+{
+    struct ibv_send_wr wr = {.wr_id = 31, .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED}, *bad;
+    wr.bind_mw.mw = mw;
+    wr.bind_mw.rkey = key;
+    wr.bind_mw.bind_info = (struct ibv_mw_bind_info){mr, remote(64), 64, IBV_ACCESS_REMOTE_WRITE};
+    CHECK(!ibv_post_send(b.qp, &wr, &bad));
+    return wait_wc(&b).status;
+}
+
+/* A key of its own for a part of a region, with rights of its own. */
+static void windows(void)
+{
+    struct ibv_mr *mr = ibv_reg_mr(b.pd, b.buf, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+    struct ibv_mw *one = ibv_alloc_mw(b.pd, IBV_MW_TYPE_1), *two = ibv_alloc_mw(b.pd, IBV_MW_TYPE_2);
+    CHECK(mr && one && two);
+    uint32_t unbound = one->rkey;
+    struct ibv_mw_bind bind = {.wr_id = 30, .send_flags = IBV_SEND_SIGNALED,
+                               .bind_info = {mr, remote(64), 64, IBV_ACCESS_REMOTE_WRITE}};
+    CHECK(!ibv_bind_mw(b.qp, one, &bind) && one->rkey != unbound);
+    struct ibv_wc wc = wait_wc(&b);
+    CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_BIND_MW && wc.wr_id == 30);
+    CHECK(ibv_dereg_mr(mr) == EINVAL);
+    CHECK(run(&a, op(&a, IBV_WR_RDMA_WRITE, 64, remote(64), one->rkey)) == IBV_WC_SUCCESS);
+    struct op wrong[] = {op(&a, IBV_WR_RDMA_WRITE, 64, remote(64), unbound), op(&a, IBV_WR_RDMA_WRITE, 65, remote(64), one->rkey),
+                         op(&a, IBV_WR_RDMA_WRITE, 8, remote(60), one->rkey), op(&a, IBV_WR_RDMA_READ, 8, remote(64), one->rkey),
+                         op(&a, IBV_WR_RDMA_WRITE, 8, remote(64), mr->rkey)};
+    for (int i = 0; i < 5; i++) {
+        CHECK(run(&a, wrong[i]) == IBV_WC_REM_ACCESS_ERR);
+        expect_event(b.ctx, IBV_EVENT_QP_ACCESS_ERR);
+        connect_ends(&a, &b, &USUAL);
+    }
+    /* Type 2: a key of the program's choice, closed from afar. */
+    uint32_t key = ibv_inc_rkey(two->rkey);
+    CHECK(bind_two(two, mr, key) == IBV_WC_SUCCESS);
+    CHECK(run(&a, op(&a, IBV_WR_RDMA_WRITE, 64, remote(64), key)) == IBV_WC_SUCCESS);
+    struct op o = op(&a, IBV_WR_SEND_WITH_INV, 8, 0, 0);
+    o.wr.invalidate_rkey = key;
+    CHECK(!post_recv(&b, 1, b.buf, 8) && run(&a, o) == IBV_WC_SUCCESS);
+    wc = wait_wc(&b);
+    CHECK(wc.wc_flags == IBV_WC_WITH_INV && wc.invalidated_rkey == key);
+    CHECK(run(&a, op(&a, IBV_WR_RDMA_WRITE, 64, remote(64), key)) == IBV_WC_REM_ACCESS_ERR);
+    expect_event(b.ctx, IBV_EVENT_QP_ACCESS_ERR);
+    connect_ends(&a, &b, &USUAL);
+    /* Closed from here; then closed windows cannot be closed, and regions without the right not be bound. */
+    key = ibv_inc_rkey(key);
+    CHECK(bind_two(two, mr, key) == IBV_WC_SUCCESS);
+    struct ibv_send_wr inv = {.wr_id = 32, .opcode = IBV_WR_LOCAL_INV, .invalidate_rkey = key, .send_flags = IBV_SEND_SIGNALED}, *bad;
+    CHECK(!ibv_post_send(b.qp, &inv, &bad) && wait_wc(&b).status == IBV_WC_SUCCESS);
+    CHECK(!ibv_post_send(b.qp, &inv, &bad) && wait_wc(&b).status == IBV_WC_LOC_PROT_ERR);
+    connect_ends(&a, &b, &USUAL);
+    CHECK(bind_two(two, b.mr, ibv_inc_rkey(key)) == IBV_WC_MW_BIND_ERR);
+    CHECK(!ibv_dealloc_mw(two) && !ibv_dealloc_mw(one) && !ibv_dereg_mr(mr));
+    connect_ends(&a, &b, &USUAL);
+}
+
+/* A region changes its memory and its rights under the same key. */
+static void changed_regions(void)
+{
+    struct ibv_mr *mr = ibv_reg_mr(b.pd, b.buf, 64, ALL);
+    CHECK(mr && !ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, b.buf + 4096, 128, 0));
+    CHECK(mr->addr == b.buf + 4096 && mr->length == 128);
+    CHECK(run(&a, op(&a, IBV_WR_RDMA_WRITE, 128, remote(4096), mr->rkey)) == IBV_WC_SUCCESS);
+    CHECK(!ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_REMOTE_READ));
+    CHECK(run(&a, op(&a, IBV_WR_RDMA_READ, 128, remote(4096), mr->rkey)) == IBV_WC_SUCCESS);
+    CHECK(run(&a, op(&a, IBV_WR_RDMA_WRITE, 8, remote(4096), mr->rkey)) == IBV_WC_REM_ACCESS_ERR);
+    expect_event(b.ctx, IBV_EVENT_QP_ACCESS_ERR);
+    CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT);
+    CHECK(!ibv_dereg_mr(mr));
+    connect_ends(&a, &b, &USUAL);
+}
+
 static int readable(int fd)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};
@@ -244,6 +316,8 @@ int main(void)
     atomics();
     inlined();
     own_addresses();
+    windows();
+    changed_regions();
     channels();
     nobody_polls();
     srq();

@@ -168,6 +168,12 @@ impl Context {
         }
     }
 
+    /// Waits until the engine is done with what it has looked up before: memory that was taken away is not touched
+    /// any more.
+    pub fn settle(&self) {
+        drop(lock(&self.engine));
+    }
+
     /// The engine's thread.
     fn run(&self) {
         let mut tokens = Vec::new();

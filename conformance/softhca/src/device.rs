@@ -95,7 +95,10 @@ pub fn attributes(device: u32) -> sys::ibv_device_attr {
     let caps = sys::IBV_DEVICE_RC_RNR_NAK_GEN
         | sys::IBV_DEVICE_SYS_IMAGE_GUID
         | sys::IBV_DEVICE_PORT_ACTIVE_EVENT
-        | sys::IBV_DEVICE_SRQ_RESIZE;
+        | sys::IBV_DEVICE_SRQ_RESIZE
+        | sys::IBV_DEVICE_MEM_WINDOW
+        | sys::IBV_DEVICE_MEM_WINDOW_TYPE_2B
+        | sys::IBV_DEVICE_MEM_MGT_EXTENSIONS;
     sys::ibv_device_attr {
         fw_ver,
         node_guid: guid(device).to_be(),
@@ -122,7 +125,7 @@ pub fn attributes(device: u32) -> sys::ibv_device_attr {
         atomic_cap: sys::IBV_ATOMIC_HCA,
         max_ee: 0,
         max_rdd: 0,
-        max_mw: 0,
+        max_mw: 1 << 20,
         max_raw_ipv6_qp: 0,
         max_raw_ethy_qp: 0,
         max_mcast_grp: 0,

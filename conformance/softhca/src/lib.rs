@@ -12,7 +12,8 @@
 //! # What there is
 //! Devices `softhca0..` with Ethernet ports and RoCE v2 GIDs (`device`), between the threads and processes of one host
 //! and one network namespace. RC, UC and UD queue pairs; SEND, RDMA WRITE and READ, immediate data, inline data,
-//! compare-and-swap and fetch-and-add, fences; shared receive queues; completion channels, asynchronous events; address
+//! compare-and-swap and fetch-and-add, fences; memory windows and
+//! invalidation; shared receive queues; completion channels, asynchronous events; address
 //! handles; the `ibv_wr_` and `ibv_cq_ex` interfaces. Keys, rights, ranges, protection domains, lengths, states,
 //! attribute masks and queue depths are checked as hardware does, and errors complete with the status that hardware
 //! gives. Faults come on demand (`fault`).
@@ -21,9 +22,8 @@
 //! pages.
 //!
 //! # What there is not
-//! * Memory windows, on-demand paging, dma-buf and device memory, XRC, raw packets, multicast, parent domains, flow
-//!   steering, time stamps, `ibv_rereg_mr`, import of objects: `EOPNOTSUPP`. SEND with invalidation is sent, and always
-//!   refused by the receiver, which has no window to invalidate.
+//! * On-demand paging, dma-buf and device memory, zero-based regions and windows, XRC, raw packets, multicast, parent
+//!   domains, flow steering, time stamps, import of objects: `EOPNOTSUPP`.
 //! * `librdmacm`: it asks a kernel module, which knows no soft device. Connections are made by exchanging addresses.
 //! * The path MTU, service levels, static rates and flow labels are taken and have no effect. Numbers of messages, not of
 //!   packets, count from the initial packet sequence numbers.
@@ -54,5 +54,6 @@ mod post;
 mod qp;
 mod raw;
 mod ring;
+mod window;
 mod wire;
 mod wqe;

@@ -2,6 +2,7 @@
 
 use crate::cq::Places;
 use crate::events::lock;
+use crate::window::Bind;
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -67,6 +68,10 @@ pub enum Op {
     CompareSwap,
     /// Fetch and add of `a`.
     FetchAdd,
+    /// Binding of a memory window: nothing is sent.
+    Bind,
+    /// Invalidation of a local key: nothing is sent.
+    Invalidate,
 }
 
 /// Where the bytes of a request are.
@@ -120,6 +125,8 @@ pub struct SendWqe {
     pub data: Data,
     /// Destination of a datagram.
     pub to: Address,
+    /// What a window is bound to.
+    pub bind: Option<Bind>,
     /// Number on the wire, once it has been sent.
     pub seq: u32,
     /// Epoch in which it was sent last.
@@ -137,6 +144,11 @@ impl SendWqe {
             Data::Pieces(s) => s.len(),
             Data::Inline(v) => v.len() as u64,
         }
+    }
+
+    /// True for what concerns this device only.
+    pub fn is_local(&self) -> bool {
+        matches!(self.op, Op::Bind | Op::Invalidate)
     }
 
     /// True for what is answered with data and counts against `max_rd_atomic`.

@@ -108,6 +108,9 @@ fn open(device: *mut sys::ibv_device, number: u32) -> Result<*mut sys::ibv_conte
         context: sys::ibv_context {
             device,
             ops: sys::ibv_context_ops {
+                alloc_mw: Some(super::window::alloc_mw),
+                dealloc_mw: Some(super::window::dealloc_mw),
+                bind_mw: Some(super::window::bind_mw),
                 poll_cq: Some(super::cq::poll_cq),
                 req_notify_cq: Some(super::cq::req_notify_cq),
                 post_send: Some(super::post::post_send),

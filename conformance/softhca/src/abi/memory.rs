@@ -84,7 +84,7 @@ fn rights(flags: u32) -> Result<u32, i32> {
     if writes && flags & access::LOCAL_WRITE == 0 { Err(libc::EINVAL) } else { Ok(flags) }
 }
 
-fn register(context: &Context, pd: u32, addr: usize, len: usize, iova: u64, flags: u32) -> Result<u32, i32> {
+fn pin(context: &Context, pd: u32, addr: usize, len: usize, iova: u64, flags: u32) -> Result<Region, i32> {
     const PAGE: u64 = 4096;
     let start = raw::now();
     let access = rights(flags)?;
@@ -97,7 +97,8 @@ fn register(context: &Context, pd: u32, addr: usize, len: usize, iova: u64, flag
     let memory = Pinned::new(addr, len, access & access::LOCAL_WRITE != 0)?;
     let pages = (addr as u64 % PAGE + len as u64).div_ceil(PAGE);
     context.model.registration(pages, start);
-    Ok(context.keys.add(Region { pd, iova, len: len as u64, access, memory, revoked: AtomicBool::new(false) }))
+    let (revoked, windows) = (AtomicBool::new(false), AtomicU32::new(0));
+    Ok(Region { pd, iova, len: len as u64, access, memory, revoked, windows })
 }
 
 #[unsafe(no_mangle)]
@@ -113,8 +114,8 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
     let context = own.public.context;
     // SAFETY: a domain's context is open.
     let core = unsafe { core(context) };
-    let key = match register(core, own.number, addr as usize, length, iova, flags) {
-        Ok(key) => key,
+    let key = match pin(core, own.number, addr as usize, length, iova, flags) {
+        Ok(region) => core.keys.add(region),
         Err(e) => return pointer(Err(e)),
     };
     own.users.fetch_add(1, Ordering::Relaxed);
@@ -145,29 +146,66 @@ unsafe extern "C" fn ibv_reg_mr_iova(
     unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, flags as u32) }
 }
 
+/// `EINVAL` while windows are bound to it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_dereg_mr(mr: *mut sys::ibv_mr) -> i32 {
-    // SAFETY: the program gives a region and uses it no more.
-    let mr: Box<Mr> = unsafe { take_back(mr) };
-    mr.context.keys.remove(mr.public.lkey);
+    // SAFETY: the program gives a region.
+    let own: &Mr = unsafe { object(mr) };
+    if let Err(e) = own.context.keys.remove(own.public.lkey) {
+        return e;
+    }
+    own.context.settle();
+    // SAFETY: the device does not know it any more and the program has given it up.
+    let own: Box<Mr> = unsafe { take_back(mr) };
     // SAFETY: a region's domain outlives it: `ibv_dealloc_pd` refuses before.
-    unsafe { domain(mr.public.pd) }.users.fetch_sub(1, Ordering::Relaxed);
+    unsafe { domain(own.public.pd) }.users.fetch_sub(1, Ordering::Relaxed);
     0
 }
 
-/// Regions of the soft HCA do not change: the program is told to register anew.
+/// IBV_REREG_MR_ERR_INPUT: the arguments make no sense, the region is as it was.
+const REREG_INPUT: i32 = -1;
+/// IBV_REREG_MR_ERR_CMD: the device refused, and the region is not valid any more.
+const REREG_REFUSED: i32 = -4;
+
+/// Pins anew with what changes. The key stays; a region under which windows are bound does not change.
 #[unsafe(no_mangle)]
-extern "C" fn ibv_rereg_mr(
-    _mr: *mut sys::ibv_mr,
-    _flags: i32,
-    _pd: *mut sys::ibv_pd,
-    _addr: *mut c_void,
-    _length: usize,
-    _access: i32,
+unsafe extern "C" fn ibv_rereg_mr(
+    mr: *mut sys::ibv_mr,
+    flags: i32,
+    pd: *mut sys::ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    rights: i32,
 ) -> i32 {
-    super::set_errno(libc::EOPNOTSUPP);
-    // IBV_REREG_MR_ERR_CMD: the region is as it was.
-    -4
+    let (translation, other_pd, other_rights) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
+    let nothing = translation && (addr.is_null() || length == 0) || rights != 0 && !other_rights;
+    if flags & !7 != 0 || nothing || other_pd && pd.is_null() {
+        super::set_errno(libc::EINVAL);
+        return REREG_INPUT;
+    }
+    // SAFETY: the program gives a region.
+    let own: &Mr = unsafe { object(mr) };
+    let was = &own.public;
+    let pd = if other_pd { pd } else { was.pd };
+    // SAFETY: the program gives a domain, or the region's own.
+    let domain_now = unsafe { domain(pd) };
+    let (addr, length) = if translation { (addr, length) } else { (was.addr, was.length) };
+    let old = own.context.keys.get(was.lkey);
+    let access = if other_rights { rights as u32 } else { old.as_ref().map_or(0, |r| r.access) };
+    let iova = if translation { addr as u64 } else { old.as_ref().map_or(0, |r| r.iova) };
+    let pinned = pin(&own.context, domain_now.number, addr as usize, length, iova, access);
+    if let Err(e) = pinned.and_then(|region| own.context.keys.replace(was.lkey, region)) {
+        super::set_errno(e);
+        return REREG_REFUSED;
+    }
+    own.context.settle();
+    domain_now.users.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: the region's domain until now, which outlives it.
+    unsafe { domain(was.pd) }.users.fetch_sub(1, Ordering::Relaxed);
+    let now = sys::ibv_mr { pd, addr, length, ..*was };
+    // SAFETY: the program's own structure, which only verbs write.
+    unsafe { answer(mr, now) };
+    0
 }
 
 #[unsafe(no_mangle)]

@@ -16,6 +16,7 @@ pub mod qp;
 pub mod srq;
 pub mod strings;
 pub mod sysfs;
+pub mod window;
 pub mod wr;
 
 use std::ptr::null_mut;

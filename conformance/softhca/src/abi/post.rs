@@ -66,7 +66,13 @@ unsafe fn convert(own: &QpObject, from: &sys::ibv_send_wr) -> Result<SendWqe, i3
     let imm = unsafe { from.__bindgen_anon_1.imm_data };
     match from.opcode {
         wr::IBV_WR_SEND_WITH_IMM | wr::IBV_WR_RDMA_WRITE_WITH_IMM => wqe.imm = Some(imm),
-        wr::IBV_WR_SEND_WITH_INV => wqe.invalidate = Some(imm),
+        wr::IBV_WR_SEND_WITH_INV | wr::IBV_WR_LOCAL_INV => wqe.invalidate = Some(imm),
+        wr::IBV_WR_BIND_MW => {
+            // SAFETY: the opcode says which form the union has.
+            let bind = unsafe { from.__bindgen_anon_2.bind_mw };
+            // SAFETY: the caller vouches.
+            wqe.bind = Some(unsafe { super::window::binding(bind.mw, bind.rkey, &bind.bind_info, true) }?);
+        }
         _ => {}
     }
     match from.opcode {
@@ -93,6 +99,11 @@ unsafe fn convert(own: &QpObject, from: &sys::ibv_send_wr) -> Result<SendWqe, i3
         }
     }
     Ok(wqe)
+}
+
+/// Queues one request, if the device is there.
+pub fn post_one(own: &QpObject, wqe: SendWqe) -> Result<(), i32> {
+    if own.context.faults.removed() { Err(libc::EIO) } else { post::post(&own.core, wqe) }
 }
 
 /// Posts a list of sends.

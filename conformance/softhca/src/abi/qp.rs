@@ -155,8 +155,8 @@ pub unsafe extern "C" fn create_qp_ex(
     const PD: u32 = 1;
     const CREATE_FLAGS: u32 = 1 << 2;
     const SEND_OPS: u32 = 1 << 6;
-    // SEND, WRITE, READ and the atomics, with their kinds.
-    const OPS: u64 = 0x7f;
+    // SEND, WRITE, READ, the atomics, and what concerns windows.
+    const OPS: u64 = 0x3ff;
     // SAFETY: the caller vouches for the fields that the mask names, and those of the old structure.
     let mask = unsafe { (*init).comp_mask };
     // SAFETY: as above.

@@ -18,6 +18,8 @@ pub fn fill(qp: &mut sys::ibv_qp_ex) {
     qp.wr_send = Some(send);
     qp.wr_send_imm = Some(send_imm);
     qp.wr_send_inv = Some(send_inv);
+    qp.wr_local_inv = Some(local_inv);
+    qp.wr_bind_mw = Some(bind_mw);
     qp.wr_rdma_write = Some(rdma_write);
     qp.wr_rdma_write_imm = Some(rdma_write_imm);
     qp.wr_rdma_read = Some(rdma_read);
@@ -111,6 +113,28 @@ unsafe extern "C" fn send_imm(qp: *mut sys::ibv_qp_ex, imm: u32) {
 unsafe extern "C" fn send_inv(qp: *mut sys::ibv_qp_ex, rkey: u32) {
     // SAFETY: the program gives a queue pair.
     unsafe { begin(qp, op::IBV_WR_SEND_WITH_INV, |w| w.invalidate = Some(rkey)) }
+}
+
+unsafe extern "C" fn local_inv(qp: *mut sys::ibv_qp_ex, rkey: u32) {
+    // SAFETY: the program gives a queue pair.
+    unsafe { begin(qp, op::IBV_WR_LOCAL_INV, |w| w.invalidate = Some(rkey)) }
+}
+
+unsafe extern "C" fn bind_mw(
+    qp: *mut sys::ibv_qp_ex,
+    mw: *mut sys::ibv_mw,
+    rkey: u32,
+    info: *const sys::ibv_mw_bind_info,
+) {
+    // SAFETY: the program gives what is bound to what.
+    let info = unsafe { argument(info) };
+    // SAFETY: the program gives a window.
+    let bind = unsafe { super::window::binding(mw, rkey, info, true) };
+    // SAFETY: the program gives a queue pair.
+    unsafe { begin(qp, op::IBV_WR_BIND_MW, |_| {}) };
+    let rest = |_: &QpObject, w: &mut SendWqe| bind.map(|b| w.bind = Some(b));
+    // SAFETY: the program gives a queue pair.
+    unsafe { go_on(qp, rest) }
 }
 
 unsafe extern "C" fn rdma_write(qp: *mut sys::ibv_qp_ex, rkey: u32, addr: u64) {

@@ -11,6 +11,7 @@ pub use requester::UNSENT;
 
 use crate::context::Context;
 use crate::link::{self, Place, Rings};
+use crate::memory::Gone;
 use crate::qp::Wait;
 use crate::raw::{self, Fd};
 use crate::ring::{CHUNK, Header};
@@ -19,6 +20,7 @@ use crate::wqe::{Sge, Sges};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A link to a peer, or to ourselves.
 pub struct Link {
@@ -211,7 +213,9 @@ impl Engine {
                     let at = span.at + answer.header.offset as usize;
                     let due = context.due(len as usize, &mut self.wire_free);
                     let header = Header { payload: len, due, ..answer.header };
-                    match rings.tx.push(&header, |to| span.region.memory.read(at, to)) {
+                    let gone = span.region.revoked.load(Ordering::Relaxed);
+                    let read = |to: &mut [u8]| if gone { Err(Gone) } else { span.region.memory.read(at, to) };
+                    match rings.tx.push(&header, read) {
                         Ok(pushed) => pushed.then_some(len),
                         Err(_) => {
                             answer.data = None;

@@ -9,6 +9,7 @@ use crate::modify;
 use crate::qp::{self, Inner, Kind, Qp, Wait};
 use crate::raw;
 use crate::ring::{CHUNK, Header};
+use crate::window;
 use crate::wire::{self, not_ready_ns, timeout_ns};
 use crate::wqe::{Data, Op, SendWqe, Sge};
 use ibverbs_sys::ibv_wc_status as status;
@@ -57,6 +58,9 @@ impl Engine {
     fn send_next(&mut self, context: &Context, qp: &Arc<Qp>, inner: &mut Inner) -> Result<Sent, u32> {
         let index = inner.next;
         let wqe = &inner.sq[index];
+        if wqe.is_local() {
+            return local(context, qp, inner);
+        }
         let reads = if wqe.fence || wqe.is_read() { inner.reads() } else { 0 };
         if !inner.begun {
             if wqe.fence && reads > 0 || wqe.is_read() && reads >= usize::from(inner.attr.max_rd_atomic) && reads > 0 {
@@ -76,7 +80,7 @@ impl Engine {
         let id = if up && !dropped { place.and_then(|p| self.link_to(p)) } else { None };
         // Whole messages are lost: what has begun goes on, over the same link.
         let Some(id) = id else {
-            return if qp.kind == Kind::Rc { Ok(Sent::Lost) } else { Ok(unreliable_done(qp, inner)) };
+            return if qp.kind == Kind::Rc { Ok(Sent::Lost) } else { Ok(unanswered_done(qp, inner)) };
         };
         if !inner.begun {
             let (seq, epoch) = (inner.next_seq, inner.epoch);
@@ -123,7 +127,7 @@ impl Engine {
             }
         }
         if qp.kind != Kind::Rc {
-            return Ok(unreliable_done(qp, inner));
+            return Ok(unanswered_done(qp, inner));
         }
         inner.next += 1;
         inner.sent = 0;
@@ -135,8 +139,8 @@ impl Engine {
 /// Mark of a request that has no number yet.
 pub const UNSENT: u32 = u32::MAX;
 
-/// A request of an unreliable queue pair is done when it is sent, or lost.
-fn unreliable_done(qp: &Arc<Qp>, inner: &mut Inner) -> Sent {
+/// A request that nobody answers is done when it is sent, or lost.
+fn unanswered_done(qp: &Arc<Qp>, inner: &mut Inner) -> Sent {
     let index = inner.next;
     inner.sq[index].done = true;
     inner.next += 1;
@@ -145,6 +149,19 @@ fn unreliable_done(qp: &Arc<Qp>, inner: &mut Inner) -> Sent {
     qp.retire(inner);
     modify::told_if_drained(qp, inner);
     Sent::Whole
+}
+
+/// A request that concerns this device only, once everything before it is done.
+fn local(context: &Context, qp: &Arc<Qp>, inner: &mut Inner) -> Result<Sent, u32> {
+    if inner.next > 0 {
+        return Ok(Sent::Waits);
+    }
+    let wqe = &inner.sq[0];
+    let (done, error) = match &wqe.bind {
+        Some(bind) => (window::bind(context, qp, bind), status::IBV_WC_MW_BIND_ERR),
+        None => (window::invalidate(context, qp, wqe.invalidate.unwrap_or(0)), status::IBV_WC_LOC_PROT_ERR),
+    };
+    if done { Ok(unanswered_done(qp, inner)) } else { Err(error) }
 }
 
 /// Local checks of a request, before anything of it is sent.
@@ -169,7 +186,8 @@ fn request(context: &Context, qp: &Qp, inner: &Inner, wqe: &SendWqe) -> Header {
         Op::Write => wire::WRITE,
         Op::Read => wire::READ,
         Op::CompareSwap => wire::COMPARE_SWAP,
-        Op::FetchAdd => wire::FETCH_ADD,
+        // The last two are never sent.
+        Op::FetchAdd | Op::Bind | Op::Invalidate => wire::FETCH_ADD,
     };
     let mut flags = 0;
     let mut flag = |on: bool, bit: u32| flags |= if on { bit } else { 0 };

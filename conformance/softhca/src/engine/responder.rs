@@ -6,6 +6,7 @@ use crate::keys::{Span, access};
 use crate::memory::Atomic;
 use crate::qp::{self, Element, Event, Inner, Kind, Qp};
 use crate::ring::Header;
+use crate::window;
 use crate::wire::{self, Answer, before};
 use crate::wqe::RecvWqe;
 use ibverbs_sys as sys;
@@ -152,7 +153,7 @@ fn remote(context: &Context, qp: &Qp, inner: &Inner, h: &Header, len: u64, need:
     if len == 0 {
         return Ok(None);
     }
-    context.keys.span(h.key, qp.pd, h.addr, len, need).map(Some).ok_or(ACCESS)
+    context.keys.remote(h.key, qp.pd, qp.number, h.addr, len, need).map(Some).ok_or(ACCESS)
 }
 
 fn written(context: &Context, qp: &Arc<Qp>, inner: &mut Inner, h: &Header, payload: &[u8]) -> Result<(), Refusal> {
@@ -192,12 +193,13 @@ fn sent(context: &Context, qp: &Arc<Qp>, inner: &mut Inner, h: &Header, payload:
     };
     let outcome = if u64::from(h.total) > wqe.sges.len() {
         Err((status::IBV_WC_LOC_LEN_ERR, status::IBV_WC_REM_INV_REQ_ERR))
-    } else if h.flags & wire::INVALIDATE != 0 {
-        // Only keys of memory windows can be invalidated from afar, and there are none.
-        Err((status::IBV_WC_LOC_PROT_ERR, status::IBV_WC_REM_OP_ERR))
     } else {
-        let put = deliver(context, qp, &wqe, u64::from(h.offset), payload);
-        put.map_err(|()| (status::IBV_WC_LOC_PROT_ERR, status::IBV_WC_REM_OP_ERR))
+        let last = h.offset + payload.len() as u32 >= h.total;
+        let put = deliver(context, qp, &wqe, u64::from(h.offset), payload).is_ok();
+        let closes = last && h.flags & wire::INVALIDATE != 0;
+        // Only windows of type 2 can be closed from afar.
+        let done = put && (!closes || window::invalidate(context, qp, h.imm));
+        if done { Ok(()) } else { Err((status::IBV_WC_LOC_PROT_ERR, status::IBV_WC_REM_OP_ERR)) }
     };
     let Err((here, there)) = outcome else {
         inner.filling = Some(wqe);
@@ -220,13 +222,19 @@ fn deliver(context: &Context, qp: &Qp, wqe: &RecvWqe, at: u64, from: &[u8]) -> R
 /// Completes the receive request that the message has filled.
 fn received(qp: &Arc<Qp>, inner: &mut Inner, h: &Header, opcode: u32) {
     let Some(wqe) = inner.filling.take() else { return };
-    let imm = h.flags & wire::IMM != 0;
+    let flags = if h.flags & wire::IMM != 0 {
+        sys::ibv_wc_flags::IBV_WC_WITH_IMM.0
+    } else if h.flags & wire::INVALIDATE != 0 {
+        sys::ibv_wc_flags::IBV_WC_WITH_INV.0
+    } else {
+        0
+    };
     let wc = Wc {
         wr_id: wqe.wr_id,
         opcode,
         byte_len: h.total,
         imm_data: h.imm,
-        wc_flags: if imm { sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 } else { 0 },
+        wc_flags: flags,
         src_qp: h.from,
         ..Wc::default()
     };
