@@ -127,6 +127,8 @@ fn devices_and_ports_reach_each_other() {
 #[test]
 fn a_peer_that_dies_is_a_retry_error() {
     run_app("peers", &["death"], &[]);
+    // A child that holds its descriptors does not keep it alive.
+    run_app("peers", &["orphan"], &[]);
 }
 
 #[test]

@@ -113,6 +113,27 @@ pub fn accept(listener: &Fd) -> Option<Fd> {
     unsafe { raw::call(libc::SYS_accept4, [listener.raw() as usize, 0, 0, flags, 0, 0]) }.ok().map(Fd::own)
 }
 
+/// A descriptor that becomes readable when the process at the other end dies. The socket alone does not tell when a child
+/// of that process has inherited its end. `None` for ourselves and for what is in a namespace that we do not see;
+/// `ECONNREFUSED` when it is dead already.
+pub fn watch(fd: &Fd) -> Result<Option<Fd>, i32> {
+    let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    let (level, name) = (libc::SOL_SOCKET as usize, libc::SO_PEERCRED as usize);
+    let (to, room) = (&raw mut cred as usize, &raw mut len as usize);
+    // SAFETY: both are ours and have the sizes that the call expects.
+    unsafe { raw::call(libc::SYS_getsockopt, [fd.raw() as usize, level, name, to, room, 0]) }?;
+    if cred.pid == 0 || cred.pid as u32 == std::process::id() {
+        return Ok(None);
+    }
+    // SAFETY: no pointers.
+    match unsafe { raw::call(libc::SYS_pidfd_open, [cred.pid as usize, 0, 0, 0, 0, 0]) } {
+        Ok(number) => Ok(Some(Fd::own(number))),
+        Err(libc::ESRCH) => Err(libc::ECONNREFUSED),
+        Err(_) => Ok(None),
+    }
+}
+
 /// A control message that carries one descriptor.
 #[repr(C)]
 struct Passing {

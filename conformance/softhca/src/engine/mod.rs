@@ -25,6 +25,8 @@ use std::sync::atomic::Ordering;
 /// A link to a peer, or to ourselves.
 pub struct Link {
     socket: Option<Fd>,
+    /// Tells of the peer's death, with the socket.
+    _peer: Option<Fd>,
     /// `None` until the peer has sent them.
     rings: Option<Rings>,
     /// Answers that wait for room.
@@ -40,6 +42,8 @@ const BURST: usize = 64;
 
 const LISTENER: u64 = u64::MAX;
 const BELL: u64 = u64::MAX - 1;
+/// Bit of the events that tell of the death of a link's peer.
+const DEATH: u64 = 1 << 62;
 
 /// See the module.
 pub struct Engine {
@@ -97,6 +101,7 @@ impl Engine {
             match token {
                 LISTENER => self.accept(),
                 BELL => {}
+                id if id & DEATH != 0 => self.end(context, id & !DEATH),
                 id => self.hear(context, id),
             }
         }
@@ -110,11 +115,16 @@ impl Engine {
 
     fn add_link(&mut self, socket: Option<Fd>, rings: Option<Rings>) -> Option<u64> {
         let id = self.last_link + 1;
+        let mut peer = None;
         if let Some(socket) = &socket {
+            peer = link::watch(socket).ok()?;
             raw::epoll_add(&self.epoll, socket, id).ok()?;
         }
+        if let Some(peer) = &peer {
+            raw::epoll_add(&self.epoll, peer, id | DEATH).ok()?;
+        }
         self.last_link = id;
-        let link = Link { socket, rings, answers: VecDeque::new(), blocked: Vec::new(), sent: false };
+        let link = Link { socket, _peer: peer, rings, answers: VecDeque::new(), blocked: Vec::new(), sent: false };
         self.links.insert(id, link);
         Some(id)
     }
@@ -133,12 +143,17 @@ impl Engine {
             }
         }
         if !link::hear_bell(socket) {
-            // What it has sent before it went is still to be taken.
-            while self.take(context, id).0 {}
-            self.links.remove(&id);
-            self.by_place.retain(|_, other| *other != id);
-            requester::peer_is_gone(context, &self.by_place, &mut self.timers);
+            self.end(context, id);
         }
+    }
+
+    /// The peer of a link is gone.
+    fn end(&mut self, context: &Context, id: u64) {
+        // What it has sent before it went is still to be taken.
+        while self.take(context, id).0 {}
+        self.links.remove(&id);
+        self.by_place.retain(|_, other| *other != id);
+        requester::peer_is_gone(context, &self.by_place, &mut self.timers);
     }
 
     /// Does what can be done now. Returns whether anything was, and when there will be something to do.
