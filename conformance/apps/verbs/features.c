@@ -1,5 +1,6 @@
 /* What a queue pair can do when nothing goes wrong. */
 #include "verbs_app.h"
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 
@@ -306,9 +307,52 @@ static void extended(void)
     a.qp = NULL;
 }
 
+static int entries(const char *path)
+{
+    DIR *d = opendir(path);
+    int n = 0;
+    CHECK(d);
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n;
+}
+
+static int link_mappings(void)
+{
+    FILE *f = fopen("/proc/self/maps", "r");
+    char line[500];
+    int n = 0;
+    CHECK(f);
+    while (fgets(line, sizeof line, f))
+        n += strstr(line, "softhca link") != NULL;
+    fclose(f);
+    return n;
+}
+
+/* An open device leaves nothing behind: descriptors, mappings, threads. */
+static void nothing_left(void)
+{
+    int fds = entries("/proc/self/fd"), threads = entries("/proc/self/task");
+    for (int i = 0; i < 3; i++) {
+        open_end(&a);
+        open_end(&b);
+        connect_ends(&a, &b, &USUAL);
+        CHECK(run(&a, op(&a, IBV_WR_RDMA_WRITE, 8, remote(0), b.mr->rkey)) == IBV_WC_SUCCESS);
+        CHECK(link_mappings() == 2 && entries("/proc/self/fd") > fds);
+        close_end(&a);
+        close_end(&b);
+    }
+    CHECK(entries("/proc/self/fd") == fds && link_mappings() == 0);
+    /* The kernel lets go of a thread a moment after it has ended. */
+    for (int i = 0; entries("/proc/self/task") != threads; i++)
+        CHECK(i < 100 && !usleep(10000));
+}
+
 int main(void)
 {
     alarm(50);
+    nothing_left();
     open_end(&a);
     open_end(&b);
     connect_ends(&a, &b, &USUAL);

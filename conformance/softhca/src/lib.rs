@@ -24,6 +24,8 @@
 //! # What there is not
 //! * On-demand paging, dma-buf and device memory, zero-based regions and windows, XRC, raw packets, multicast, parent
 //!   domains, flow steering, time stamps, import of objects: `EOPNOTSUPP`.
+//! * State SQE: an error of its own stops a UC or UD queue pair as a whole (ERR). `CUR_STATE` is checked, alternate paths
+//!   are refused.
 //! * `librdmacm`: it asks a kernel module, which knows no soft device. Connections are made by exchanging addresses.
 //! * The path MTU, service levels, static rates and flow labels are taken and have no effect. Numbers of messages, not of
 //!   packets, count from the initial packet sequence numbers.

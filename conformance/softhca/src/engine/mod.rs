@@ -55,6 +55,7 @@ pub struct Engine {
     /// Links that we have made, by whom they lead to.
     by_place: HashMap<Place, u64>,
     ready: Vec<u32>,
+    ids: Vec<u64>,
     timers: BinaryHeap<Reverse<(u64, u32)>>,
     /// When the wire of the cost model is free.
     wire_free: u64,
@@ -74,6 +75,7 @@ impl Engine {
             last_link: 0,
             by_place: HashMap::new(),
             ready: Vec::new(),
+            ids: Vec::new(),
             timers: BinaryHeap::new(),
             wire_free: 0,
         })
@@ -160,18 +162,23 @@ impl Engine {
     pub fn step(&mut self, context: &Context) -> (bool, Option<u64>) {
         let mut busy = false;
         let mut due: Option<u64> = None;
-        let ids: Vec<u64> = self.links.keys().copied().collect();
-        for id in ids {
+        // Both lists keep their room: a program that polls comes here each time, and should not meet the allocator.
+        let mut ids = std::mem::take(&mut self.ids);
+        ids.extend(self.links.keys());
+        for id in ids.drain(..) {
             let (some, later) = self.take(context, id);
             busy |= some;
             due = due.into_iter().chain(later).min();
             busy |= self.answer(context, id);
         }
+        self.ids = ids;
         self.ring_timers(context);
         context.take_work(&mut self.ready);
-        for number in std::mem::take(&mut self.ready) {
+        let mut ready = std::mem::take(&mut self.ready);
+        for number in ready.drain(..) {
             busy |= self.pump(context, number);
         }
+        self.ready = ready;
         self.wake_peers();
         due = due.into_iter().chain(self.timers.peek().map(|t| t.0.0)).min();
         (busy, due)
