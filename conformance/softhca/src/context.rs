@@ -177,6 +177,7 @@ impl Context {
     /// The engine's thread.
     fn run(&self) {
         let mut tokens = Vec::new();
+        raw::run_promptly();
         while !self.stop.load(Ordering::SeqCst) {
             self.faults.refresh(self, false);
             let mut engine = lock(&self.engine);
