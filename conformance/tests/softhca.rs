@@ -2,7 +2,7 @@
 
 mod softhca_support;
 
-use softhca_support::{hca, on_hca, output, pair, programs_installed, run_app, success, target, text};
+use softhca_support::{hca, on_hca, output, pair, programs_installed, root, run_app, success, target, text};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
@@ -78,6 +78,35 @@ fn perftest_runs() {
         // The line of results has at least a size and a count before its numbers.
         let size = client.lines().skip_while(|l| !l.contains("#bytes")).nth(1).unwrap_or_default();
         assert!(size.split_whitespace().count() >= 5, "{program} {extra:?}:\n{client}");
+    }
+}
+
+#[test]
+fn ucx_runs_where_there_is_a_device_node() {
+    let script = root().join("conformance/apps/verbs/with_device_node.sh");
+    let script = script.to_str().expect("UTF-8");
+    let allowed = Command::new("bash").args([script, "true"]).status().is_ok_and(|s| s.success());
+    if !allowed || !softhca_support::installed("ucx_perftest") {
+        eprintln!("skipped: no UCX, or no user namespaces");
+        return;
+    }
+    for (transport, test) in
+        [("rc_verbs,ud_verbs", "tag_bw"), ("rc_verbs,ud_verbs", "ucp_get"), ("ud_verbs", "tag_lat")]
+    {
+        let env = [("UCX_TLS", transport), ("UCX_NET_DEVICES", "softhca0:1"), ("UCX_IB_GID_INDEX", "1")];
+        let server = [script, "ucx_perftest"];
+        let client = [script, "ucx_perftest", "-t", test, "-n", "50", "-w", "5", "-s", "20000"];
+        let (_, said) = softhca_support::pair_of("bash", [&server, &client], &env);
+        assert!(said.contains("Final:"), "{transport} {test}: {said}");
+    }
+}
+
+#[test]
+fn programs_on_the_device_do_not_notice_the_library() {
+    let library = softhca_support::programs::library();
+    let env = [("LD_PRELOAD", library.to_str().expect("UTF-8"))];
+    for (name, args) in [("errors", &[][..]), ("features", &[]), ("blind", &[]), ("peers", &["traffic", "1"])] {
+        run_app(name, args, &env);
     }
 }
 

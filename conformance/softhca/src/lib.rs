@@ -27,6 +27,8 @@
 //! * State SQE: an error of its own stops a UC or UD queue pair as a whole (ERR). `CUR_STATE` is checked, alternate paths
 //!   are refused.
 //! * `librdmacm`: it asks a kernel module, which knows no soft device. Connections are made by exchanging addresses.
+//! * A device node: UCX wants to see a character device `/dev/infiniband/uverbs-softhcaN` before it opens one, and runs
+//!   where there is one (`conformance/apps/verbs/with_device_node.sh` makes it without root).
 //! * The path MTU, service levels, static rates and flow labels are taken and have no effect. Numbers of messages, not of
 //!   packets, count from the initial packet sequence numbers.
 //! * Versions: only default symbol versions, those of rdma-core 44, and of the private node only what providers bind
