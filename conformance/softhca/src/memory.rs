@@ -7,11 +7,13 @@
 //!   `mremap(addr, 0, len)`. It carries no userfaultfd and no protection of the program's mapping;
 //! * private memory has no second mapping. It is read and written through `/proc/self/mem`, which passes over page
 //!   protection as a device does, but finds the page that is at the address *now*: memory that was unmapped or
-//!   replaced since its registration is not the old page, as it would be on hardware. If nothing is there, the access
-//!   fails.
+//!   replaced since its registration is not the old page, as it would be on hardware. If nothing is there, or a
+//!   userfaultfd stands before it (a missing page, or a write to a protected one), the access fails, and with it the
+//!   request: louder than hardware, which would go on with the old page.
 //!
 //! Pages are populated at registration, as pinning does, so a userfaultfd is served then and not later. A hole punched
-//! into a shared file, or its truncation, is seen by the alias too, which pinned pages would not.
+//! into a shared file, or its truncation, is seen by the alias too, which pinned pages would not. Nothing is counted
+//! against RLIMIT_MEMLOCK.
 
 use crate::raw::{self, Fd};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
