@@ -1,10 +1,11 @@
 #define _GNU_SOURCE
-/* A device sees neither page protection nor a userfaultfd of the program's mapping: after registration it reads and
- * writes as if they were not there. */
+/* A device sees neither page protection nor a userfaultfd of the program's mapping, nor that it is unmapped, replaced or
+ * discarded: after registration it reads and writes the pages that were there then. */
 #include "verbs_app.h"
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 enum { LEN = 64 * 4096 };
@@ -36,18 +37,63 @@ static void protection(int flags)
     munmap(p, LEN);
 }
 
-/* Nobody serves this userfaultfd: an access that raised a fault would wait for ever. */
-static int armed(void)
+/* Private pages are pinned with io_uring; where it may not lock enough they are found by their address. Other processes
+ * of the user count, too. */
+static int can_pin(void)
 {
-    int fd = memfd_create("blind", MFD_CLOEXEC), u = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
+    char params[120] = {0};
+    struct rlimit lock;
+    CHECK(!getrlimit(RLIMIT_MEMLOCK, &lock));
+    int fd = geteuid() && lock.rlim_cur < 256 << 20 ? -1 : syscall(SYS_io_uring_setup, 1, params);
+    if (fd < 0)
+        puts("private pages cannot be pinned here");
+    else
+        close(fd);
+    return fd >= 0;
+}
+
+/* Another mapping takes the place of the registered one: it is not touched. */
+static void replaced(int flags)
+{
+    char *p = mmap(NULL, LEN, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
+    struct ibv_mr *mr = ibv_reg_mr(b.pd, p, LEN, ALL);
+    CHECK(p != MAP_FAILED && mr);
+    CHECK(mmap(p, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p);
+    memset(p, 9, LEN);
+    write_and_read(mr, 3);
+    for (int i = 0; i < LEN; i++)
+        CHECK(p[i] == 9);
+    CHECK(!munmap(p, LEN));
+    write_and_read(mr, 4);
+    CHECK(!ibv_dereg_mr(mr));
+}
+
+/* Discarded private pages are the device's alone. */
+static void discarded(void)
+{
+    char *p = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct ibv_mr *mr = ibv_reg_mr(b.pd, p, LEN, ALL);
+    CHECK(p != MAP_FAILED && mr);
+    CHECK(!madvise(p, LEN, MADV_DONTNEED));
+    write_and_read(mr, 3);
+    for (int i = 0; i < LEN; i++)
+        CHECK(p[i] == 0);
+    CHECK(!ibv_dereg_mr(mr));
+    munmap(p, LEN);
+}
+
+/* Nobody serves this userfaultfd: an access that raised a fault would wait for ever. */
+static int armed(int flags)
+{
+    int fd = flags & MAP_SHARED ? memfd_create("blind", MFD_CLOEXEC) : -1, u = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
     if (u < 0)
         u = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
     if (u < 0) {
         puts("no userfaultfd here");
         return 0;
     }
-    CHECK(fd >= 0 && !ftruncate(fd, LEN));
-    char *p = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(fd < 0 || !ftruncate(fd, LEN));
+    char *p = mmap(NULL, LEN, PROT_READ | PROT_WRITE, flags, fd, 0);
     CHECK(p != MAP_FAILED);
     struct ibv_mr *mr = ibv_reg_mr(b.pd, p, LEN, ALL);
     CHECK(mr);
@@ -64,6 +110,7 @@ static int armed(void)
     CHECK(read(u, &msg, sizeof msg) == -1 && errno == EAGAIN);
     CHECK(!ibv_dereg_mr(mr));
     close(u);
+    close(fd);
     munmap(p, LEN);
     return 1;
 }
@@ -76,7 +123,13 @@ int main(void)
     connect_ends(&a, &b, &USUAL);
     protection(MAP_PRIVATE);
     protection(MAP_SHARED);
-    armed();
+    armed(MAP_SHARED);
+    replaced(MAP_SHARED);
+    if (can_pin()) {
+        armed(MAP_PRIVATE | MAP_ANONYMOUS);
+        replaced(MAP_PRIVATE);
+        discarded();
+    }
     close_end(&a);
     close_end(&b);
     puts("done");

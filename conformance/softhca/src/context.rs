@@ -1,6 +1,7 @@
 //! An open device.
 
 use crate::device::{self, Plan};
+use crate::dma::Ring;
 use crate::engine::Engine;
 use crate::events::{EventQueue, lock};
 use crate::fault::Faults;
@@ -39,6 +40,8 @@ pub struct Context {
     until: AtomicU64,
     stop: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Held so that it need not be made for every registration.
+    _ring: Option<Arc<Ring>>,
 }
 
 impl Context {
@@ -63,6 +66,7 @@ impl Context {
             until: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             thread: Mutex::new(None),
+            _ring: Ring::of_process().ok(),
         });
         let own = context.clone();
         context.faults.refresh(&context, true);

@@ -46,6 +46,7 @@ mod abi;
 mod context;
 mod cq;
 mod device;
+mod dma;
 mod engine;
 mod events;
 mod fault;

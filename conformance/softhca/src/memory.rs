@@ -5,16 +5,16 @@
 //!
 //! * shared memory (memfd, shm, shared files) gets an alias, a second mapping of the same pages made by
 //!   `mremap(addr, 0, len)`. It carries no userfaultfd and no protection of the program's mapping;
-//! * private memory has no second mapping. It is read and written through `/proc/self/mem`, which passes over page
-//!   protection as a device does, but finds the page that is at the address *now*: memory that was unmapped or
-//!   replaced since its registration is not the old page, as it would be on hardware. If nothing is there, or a
-//!   userfaultfd stands before it (a missing page, or a write to a protected one), the access fails, and with it the
-//!   request: louder than hardware, which would go on with the old page.
+//! * private memory is pinned where io_uring may pin it (`dma`): then the pages of the registration are reached, even
+//!   after the program has unmapped, replaced or discarded them. Where it may not (no io_uring, memory lock limit,
+//!   read-only pages) it is reached through `/proc/self/mem`, which passes over page protection as a device does, but
+//!   finds the page that is at the address *now*. If nothing is there, or a userfaultfd stands before it, the
+//!   access fails, and with it the request: louder than hardware, which would go on with the old page.
 //!
 //! Pages are populated at registration, as pinning does, so a userfaultfd is served then and not later. A hole punched
-//! into a shared file, or its truncation, is seen by the alias too, which pinned pages would not. Nothing is counted
-//! against RLIMIT_MEMLOCK.
+//! into a shared file, or its truncation, is seen by the alias too, which pinned pages would not.
 
+use crate::dma::Dma;
 use crate::raw::{self, Fd};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
@@ -36,8 +36,48 @@ pub struct Pinned {
     base: usize,
     len: usize,
     pieces: Vec<Piece>,
-    /// `/proc/self/mem`.
-    mem: Fd,
+    /// Private pages.
+    private: Private,
+}
+
+/// How private pages are reached.
+enum Private {
+    /// There are none.
+    None,
+    /// They are pinned.
+    Pinned(Dma),
+    /// Through `/proc/self/mem`.
+    ByAddress(Fd),
+}
+
+impl Private {
+    fn new(stretches: &[(usize, usize)]) -> Result<Private, i32> {
+        if stretches.is_empty() {
+            return Ok(Private::None);
+        }
+        match Dma::pin(stretches.iter().copied()) {
+            Ok(dma) => Ok(Private::Pinned(dma)),
+            Err(_) => Ok(Private::ByAddress(raw::open(c"/proc/self/mem", libc::O_RDWR)?)),
+        }
+    }
+
+    fn read(&self, addr: usize, to: &mut [u8]) -> Result<(), Gone> {
+        let done = match self {
+            Private::None => false,
+            Private::Pinned(dma) => dma.read(addr, to),
+            Private::ByAddress(mem) => raw::pread(mem, to, addr as u64) == Ok(to.len()),
+        };
+        done.then_some(()).ok_or(Gone)
+    }
+
+    fn write(&self, addr: usize, from: &[u8]) -> Result<(), Gone> {
+        let done = match self {
+            Private::None => false,
+            Private::Pinned(dma) => dma.write(addr, from),
+            Private::ByAddress(mem) => raw::pwrite(mem, from, addr as u64) == Ok(from.len()),
+        };
+        done.then_some(()).ok_or(Gone)
+    }
 }
 
 /// The memory behind a registration is no longer there.
@@ -77,8 +117,7 @@ impl Pinned {
             Err(libc::EAGAIN | libc::EINTR) => return Err(libc::EAGAIN),
             Err(_) => return Err(libc::EFAULT),
         }
-        let mem = raw::open(c"/proc/self/mem", libc::O_RDWR)?;
-        let mut pinned = Pinned { base, len, pieces: Vec::new(), mem };
+        let mut pinned = Pinned { base, len, pieces: Vec::new(), private: Private::None };
         for (from, to, shared) in mappings(first, last)? {
             let alias = if shared { Some(alias(from, to - from, write)?) } else { None };
             let start = from.max(base);
@@ -91,7 +130,13 @@ impl Pinned {
             });
         }
         let covered: usize = pinned.pieces.iter().map(|p| p.len).sum();
-        if covered == len { Ok(pinned) } else { Err(libc::EFAULT) }
+        if covered != len {
+            return Err(libc::EFAULT);
+        }
+        let private = pinned.pieces.iter().filter(|p| p.alias.is_none());
+        let private: Vec<_> = private.map(|p| (base + p.start, p.len)).collect();
+        pinned.private = Private::new(&private)?;
+        Ok(pinned)
     }
 
     /// Calls `f` with (piece, offset in it, offset in the transfer, bytes) for each stretch of a range inside.
@@ -129,7 +174,7 @@ impl Pinned {
                     unsafe { std::ptr::copy((alias + inside) as *const u8, part.as_mut_ptr(), n) };
                     Ok(())
                 }
-                None => whole(raw::pread(&self.mem, part, (self.base + piece.start + inside) as u64), n),
+                None => self.private.read(self.base + piece.start + inside, part),
             }
         })
     }
@@ -159,7 +204,7 @@ impl Pinned {
                     unsafe { std::ptr::copy(part.as_ptr(), (alias + inside) as *mut u8, n) };
                     Ok(())
                 }
-                None => whole(raw::pwrite(&self.mem, part, (self.base + piece.start + inside) as u64), n),
+                None => self.private.write(self.base + piece.start + inside, part),
             }
         })
     }
@@ -214,10 +259,6 @@ impl Drop for Pinned {
             unsafe { raw::unmap(piece.mapped.0, piece.mapped.1) };
         }
     }
-}
-
-fn whole(got: Result<usize, i32>, n: usize) -> Result<(), Gone> {
-    if got == Ok(n) { Ok(()) } else { Err(Gone) }
 }
 
 /// A second mapping of shared pages.
@@ -316,13 +357,23 @@ mod tests {
     }
 
     #[test]
-    fn unmapped_private_memory_is_gone_and_shared_memory_is_not() {
-        for (flags, then) in [(libc::MAP_PRIVATE, Err(Gone)), (libc::MAP_SHARED, Ok(()))] {
-            let at = map(PAGE, flags);
-            let pinned = Pinned::new(at, PAGE, true).expect("pin");
-            // SAFETY: a page of the test, used no more.
-            unsafe { raw::unmap(at, PAGE) };
-            assert_eq!(pinned.read(0, &mut [0; 8]), then);
+    fn pinned_memory_stays_when_it_is_unmapped() {
+        for flags in [libc::MAP_PRIVATE, libc::MAP_SHARED] {
+            let at = map(2 * PAGE, flags);
+            let mut pinned = Pinned::new(at + 5, PAGE, true).expect("pin");
+            pinned.write(0, &[7; 100]).expect("write");
+            // SAFETY: pages of the test, used no more.
+            unsafe { raw::unmap(at, 2 * PAGE) };
+            let mut back = [0; 100];
+            // Without io_uring private memory is gone.
+            let stays = flags == libc::MAP_SHARED || matches!(pinned.private, Private::Pinned(_));
+            assert_eq!(pinned.read(0, &mut back), if stays { Ok(()) } else { Err(Gone) });
+            assert!(!stays || back == [7; 100]);
+            if flags == libc::MAP_PRIVATE {
+                let mem = raw::open(c"/proc/self/mem", libc::O_RDWR).expect("open");
+                pinned.private = Private::ByAddress(mem);
+                assert_eq!(pinned.read(0, &mut back), Err(Gone));
+            }
         }
     }
 }
