@@ -116,8 +116,11 @@ impl Region {
     /// The bytes of a poisoned page are not the home's, so its stores go nowhere: they are lost, and the next release
     /// says so. Called with signals blocked.
     pub(super) fn forget_poisoned(&self, p: usize) {
-        if self.pages.dirty.take(p) {
+        if self.pages.dirty.get(p) {
+            // In this order: a release that does not find the page dirty any more finds its loss. The page is held, so
+            // nobody else takes the bit.
             self.losses.add(self.page_range(p));
+            self.pages.dirty.take(p);
         }
     }
 
