@@ -24,6 +24,7 @@ pub mod process;
 pub mod procfs;
 pub mod pthread;
 pub mod reserve;
+pub mod secret;
 pub mod sigframe;
 pub mod signal;
 pub mod socket;

@@ -8,7 +8,11 @@
 //! version that `Welcome` named. A client says the range it speaks, the exporter answers the highest both speak.
 
 pub mod codec;
+#[cfg(feature = "net")]
+pub mod key;
 pub mod message;
+#[cfg(feature = "net")]
+pub mod secure;
 
 pub use codec::{CodecError, MAX_BODY, MAX_FRAME, decode, encode, frame_len};
 pub use message::{Message, RegionDesc};
