@@ -13,6 +13,7 @@ pub mod event;
 pub mod follow;
 pub mod freeze;
 pub mod identity;
+pub mod inet;
 #[cfg(feature = "inject")]
 pub mod inject;
 pub mod kept;

@@ -20,6 +20,8 @@
 
 mod conn;
 mod home;
+#[cfg(feature = "net")]
+pub mod net;
 mod registry;
 mod revoke;
 mod service;

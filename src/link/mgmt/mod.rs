@@ -13,6 +13,8 @@ pub mod key;
 pub mod message;
 #[cfg(feature = "net")]
 pub mod secure;
+#[cfg(feature = "net")]
+pub mod tcp;
 
 pub use codec::{CodecError, MAX_BODY, MAX_FRAME, decode, encode, frame_len};
 pub use message::{Message, RegionDesc};
