@@ -3,7 +3,6 @@
 use super::home::Home;
 use super::{ClientInfo, ExportOptions};
 use crate::base::Status;
-#[cfg(feature = "net")]
 use crate::link::mgmt::RegionDesc;
 use crate::link::{Access, MemoryKind};
 use crate::sys::clock::Deadline;
@@ -49,8 +48,7 @@ impl Shared {
         self.generation.store(generation, SeqCst);
     }
 
-    /// As a stranger to this host is told of it.
-    #[cfg(feature = "net")]
+    /// What others are told of it.
     pub fn describe(&self) -> RegionDesc {
         RegionDesc {
             name: self.name.clone(),

@@ -59,16 +59,8 @@ impl Hosted {
     }
 
     fn describe(&self, conns: &[Conn], access: Access) -> RegionDesc {
-        RegionDesc {
-            name: self.shared.name.clone(),
-            len: self.home.len() as u64,
-            access,
-            kind: self.shared.kind,
-            pid: std::process::id(),
-            clients: conns.iter().filter(|c| c.is_client_of(self.shared.id)).count() as u32,
-            generation: self.home.generation,
-            incarnation: self.options.incarnation,
-        }
+        let clients = conns.iter().filter(|c| c.is_client_of(self.shared.id)).count() as u32;
+        RegionDesc { access, clients, ..self.shared.describe() }
     }
 }
 

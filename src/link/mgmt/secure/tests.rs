@@ -4,7 +4,7 @@
 use super::noise::{self, GREETING, RECORD};
 use super::{Channel, SecureError};
 use crate::link::mgmt::key::{self, Key};
-use crate::link::mgmt::{CodecError, MAX_FRAME, Message};
+use crate::link::mgmt::{CodecError, MAX_FRAME, Message, decode, encode};
 use proptest::prelude::*;
 use snow::types::{Dh, Random};
 use std::cell::Cell;
@@ -278,6 +278,33 @@ proptest! {
             Ok(m) => prop_assert!(m.is_empty() && bytes.len() < GREETING),
         }
         prop_assert!(!end.is_open() && end.unsent().len() <= said);
+    }
+
+    #[test]
+    fn garbage_after_the_greeting_is_not_believed_either(bytes in proptest::collection::vec(any::<u8>(), 0..300), client: bool) {
+        let (mut c, mut s, _, _) = pair();
+        let end = if client { &mut c } else { &mut s };
+        match play(end, &bytes) {
+            Err(e) => prop_assert_eq!(e, SecureError::Refused),
+            Ok(m) => prop_assert!(m.is_empty()),
+        }
+        prop_assert_eq!(end.is_confirmed(), client && end.is_open());
+    }
+
+    #[test]
+    fn what_a_member_encrypts_is_judged_like_any_message(mut frame in proptest::collection::vec(any::<u8>(), 1..200), cut in 0..4u8) {
+        let (mut c, mut s, _, _) = pair();
+        // Some of them begin as messages do.
+        let real = encode(&Message::Revoked { reason: "x".into() });
+        let keep = [0, 8, 16, real.len()][usize::from(cut)].min(frame.len());
+        frame[..keep].copy_from_slice(&real[..keep]);
+        let mut out = Vec::new();
+        c.session().unwrap().seal(&frame, &mut out).unwrap();
+        match (decode(&frame), play(&mut s, &out)) {
+            (Ok(m), Ok(got)) => prop_assert_eq!(got, vec![m]),
+            (Err(e), Err(got)) => prop_assert_eq!(got, SecureError::Message(e)),
+            other => prop_assert!(false, "{:?}", other),
+        }
     }
 
     #[test]
