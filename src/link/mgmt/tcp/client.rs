@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
+const COMPARE: &str = "compare the fingerprints: `smc keygen --check`, here and there";
 /// Regions a server may list; more is nonsense.
 const MOST: usize = 1 << 16;
 
@@ -59,9 +60,10 @@ impl Client {
         let mut c = Client { wire: Wire::new(fd, channel), heard: VecDeque::new(), who: who.to_owned(), deadline };
         while !c.wire.channel.is_open() {
             c.step().map_err(|e| match e {
-                // A server that does not know us closes without a word.
+                // It tells strangers nothing.
                 Broken::Closed | Broken::System(Errno::CONNRESET | Errno::PIPE) => {
-                    c.error(Broken::Secure(SecureError::Refused))
+                    let why = "it closed the connection without a word: another key, another version, or too many connections";
+                    Error::new(Status::REFUSED, attempt(), why).remedy(COMPARE)
                 }
                 e => c.error(e),
             })?;
@@ -132,9 +134,7 @@ impl Client {
             Broken::Secure(e) => {
                 let said = Error::new(e.status(), self.attempt(), e.to_string());
                 match e {
-                    SecureError::Refused => {
-                        said.remedy("compare the fingerprints: `smc keygen --check`, here and there")
-                    }
+                    SecureError::Refused => said.remedy(COMPARE),
                     _ => said,
                 }
             }
