@@ -79,7 +79,7 @@
 //!    [`crate::core::delivery`], [`crate::core::inherit`], and their hooks.
 //! 8. Failure: [`crate::core::condition`], [`crate::core::poison`], [`crate::core::unsent`], [`crate::core::losses`],
 //!    [`link::failover`].
-//! 9. The other side: [`crate::core::export`].
+//! 9. The other side: [`crate::core::export`]; as other hosts see it: [`link::mgmt::secure`], [`link::mgmt::tcp`].
 //! 10. The ways in: [`capi`], [`policy::path`], [`policy::posix`], then `interpose/src/lib.rs`.
 //!
 //! # Lints

@@ -34,7 +34,7 @@ fn wrong_usage_is_status_2() {
 
 #[test]
 fn every_subcommand_has_help_with_examples() {
-    for sub in ["serve", "ls", "stat", "explain", "doctor", "run", "env"] {
+    for sub in ["serve", "ls", "stat", "explain", "doctor", "run", "env", "keygen"] {
         let out = run(&[sub, "--help"]);
         assert!(out.status.success() && text(&out.stdout).contains("Examples:\n  smc "), "{sub}: {out:?}");
     }

@@ -73,6 +73,11 @@ pub const VARS: &[Var] = &[
         default: "own user and root",
         meaning: "users whose exporters are believed too: user numbers, separated by commas",
     },
+    Var {
+        name: "LIBSMC_KEY",
+        default: "see `smc keygen --help`",
+        meaning: "file with the pre-shared key of the management path over TCP; read by `smc serve --listen` and `smc ls HOST:PORT`",
+    },
     Var { name: "LIBSMC_LOG", default: "error", meaning: "what is written to stderr: off, error, info, debug" },
     Var {
         name: "LIBSMC_REPORT",

@@ -21,6 +21,8 @@ impl Errno {
     pub const CONNRESET: Errno = Errno(libc::ECONNRESET);
     /// Nobody listens.
     pub const CONNREFUSED: Errno = Errno(libc::ECONNREFUSED);
+    /// No answer came in time.
+    pub const TIMEDOUT: Errno = Errno(libc::ETIMEDOUT);
     /// The address is taken.
     pub const ADDRINUSE: Errno = Errno(libc::EADDRINUSE);
     /// The reader is gone.

@@ -13,6 +13,7 @@ pub mod event;
 pub mod follow;
 pub mod freeze;
 pub mod identity;
+pub mod inet;
 #[cfg(feature = "inject")]
 pub mod inject;
 pub mod kept;
@@ -24,6 +25,7 @@ pub mod process;
 pub mod procfs;
 pub mod pthread;
 pub mod reserve;
+pub mod secret;
 pub mod sigframe;
 pub mod signal;
 pub mod socket;

@@ -19,6 +19,12 @@ impl PollFd {
         PollFd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }
     }
 
+    /// As [`PollFd::readable`], and for room to write where `too` is true.
+    pub fn writable_too(fd: BorrowedFd<'_>, too: bool) -> PollFd {
+        let out = if too { libc::POLLOUT } else { 0 };
+        PollFd { fd: fd.as_raw_fd(), events: libc::POLLIN | out, revents: 0 }
+    }
+
     /// Something can be read, or the peer has gone (a read then says so).
     pub fn ready(&self) -> bool {
         self.revents != 0

@@ -79,6 +79,16 @@ pub fn random() -> u64 {
     if got == Ok(8) { n } else { super::clock::now().rotate_left(32) ^ u64::from(pid()) }
 }
 
+/// Fills `out` (at most 256 bytes) with bytes that nobody can guess, or fails: for keys, where no substitute will do.
+pub fn random_bytes(out: &mut [u8]) -> Result<(), super::Errno> {
+    // SAFETY: out is writable for its length.
+    let got = super::errno::retry(|| unsafe {
+        syscall(libc::SYS_getrandom, [out.as_mut_ptr() as usize, out.len(), 0, 0, 0, 0])
+    })?;
+    // The kernel gives up to 256 bytes in one piece.
+    if got == out.len() { Ok(()) } else { Err(super::Errno(libc::EIO)) }
+}
+
 /// MemAvailable in bytes, or 1 GiB when /proc cannot be read. Allocates.
 pub fn mem_available() -> u64 {
     let text = super::procfs::read(c"/proc/meminfo", 1 << 16).unwrap_or_default();

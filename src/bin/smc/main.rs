@@ -4,6 +4,8 @@ mod bench;
 mod doctor;
 mod env;
 mod explain;
+mod key;
+mod keygen;
 mod launch;
 mod ls;
 mod os;
@@ -30,6 +32,7 @@ enum Command {
     Explain(explain::Args),
     Doctor(doctor::Args),
     Run(launch::Args),
+    Keygen(keygen::Args),
     Env(env::Args),
     Bench(bench::Args),
 }
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         Command::Explain(a) => explain::run(&a),
         Command::Doctor(a) => doctor::run(&a),
         Command::Run(a) => launch::run(&a),
+        Command::Keygen(a) => keygen::run(&a),
         Command::Env(a) => env::run(&a),
         Command::Bench(a) => bench::run(&a),
     };

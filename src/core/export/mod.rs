@@ -20,6 +20,7 @@
 
 mod conn;
 mod home;
+pub mod net;
 mod registry;
 mod revoke;
 mod service;

@@ -1,10 +1,13 @@
 //! What any thread may know of the exports: names, and who has them open.
 
-use super::ClientInfo;
+use super::home::Home;
+use super::{ClientInfo, ExportOptions};
 use crate::base::Status;
-use crate::link::MemoryKind;
+use crate::link::mgmt::RegionDesc;
+use crate::link::{Access, MemoryKind};
 use crate::sys::clock::Deadline;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,13 +19,47 @@ pub(super) struct Shared {
     pub base: usize,
     pub len: usize,
     pub kind: MemoryKind,
+    access: Access,
+    incarnation: u64,
+    /// How often the memory has moved.
+    generation: AtomicU64,
     clients: Mutex<Vec<ClientInfo>>,
     changed: Condvar,
 }
 
 impl Shared {
-    pub fn new(id: u64, name: String, base: usize, len: usize, kind: MemoryKind) -> Shared {
-        Shared { id, name, base, len, kind, clients: Mutex::default(), changed: Condvar::new() }
+    pub fn new(id: u64, name: String, home: &Home, options: &ExportOptions) -> Shared {
+        Shared {
+            id,
+            name,
+            base: home.base(),
+            len: home.len(),
+            kind: home.kind,
+            access: options.access,
+            incarnation: options.incarnation,
+            generation: AtomicU64::new(home.generation),
+            clients: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Called by the service thread when the memory has moved.
+    pub fn set_generation(&self, generation: u64) {
+        self.generation.store(generation, SeqCst);
+    }
+
+    /// What others are told of it.
+    pub fn describe(&self) -> RegionDesc {
+        RegionDesc {
+            name: self.name.clone(),
+            len: self.len as u64,
+            access: self.access,
+            kind: self.kind,
+            pid: std::process::id(),
+            clients: self.clients().len() as u32,
+            generation: self.generation.load(SeqCst),
+            incarnation: self.incarnation,
+        }
     }
 
     pub fn clients(&self) -> Vec<ClientInfo> {
@@ -74,5 +111,12 @@ impl Registry {
     /// Sorted.
     pub fn names(&self) -> Vec<String> {
         self.map().keys().cloned().collect()
+    }
+
+    /// At most `most` exports in the order of their names, from the `start`-th on; and whether there are more.
+    pub fn part(&self, start: usize, most: usize) -> (Vec<RegionDesc>, bool) {
+        let map = self.map();
+        let part = map.values().skip(start).take(most).map(|s| s.describe()).collect();
+        (part, map.len() > start.saturating_add(most))
     }
 }

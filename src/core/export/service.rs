@@ -59,16 +59,8 @@ impl Hosted {
     }
 
     fn describe(&self, conns: &[Conn], access: Access) -> RegionDesc {
-        RegionDesc {
-            name: self.shared.name.clone(),
-            len: self.home.len() as u64,
-            access,
-            kind: self.shared.kind,
-            pid: std::process::id(),
-            clients: conns.iter().filter(|c| c.is_client_of(self.shared.id)).count() as u32,
-            generation: self.home.generation,
-            incarnation: self.options.incarnation,
-        }
+        let clients = conns.iter().filter(|c| c.is_client_of(self.shared.id)).count() as u32;
+        RegionDesc { access, clients, ..self.shared.describe() }
     }
 }
 
@@ -167,7 +159,7 @@ impl Service {
             Memory::At(at) => Home::adopt(&at, options.access, &mut beats)?,
         };
         drop(beats);
-        let shared = Arc::new(Shared::new(self.id(), name, home.base(), home.len(), home.kind));
+        let shared = Arc::new(Shared::new(self.id(), name, &home, &options));
         self.registry.insert(&shared);
         self.exports.push(Hosted { shared: shared.clone(), options, listener, home });
         Ok(shared)
@@ -209,6 +201,7 @@ impl Service {
         let host = host.ok_or_else(|| Error::of(Status::NOT_FOUND, "revoke access"))?;
         // Copying counts beats of its own from here; the next tick goes on above them.
         let result = revoke(&mut host.home, &mut self.conns, id, who, reason, quiesced, self.beat);
+        host.shared.set_generation(host.home.generation);
         self.beat += 1 << 32;
         result
     }

@@ -1,6 +1,6 @@
 //! Bytes to messages and back. Strict: anything that `encode` would not produce is refused; nothing panics.
 
-use super::message::{MAX_NAME, MAX_NAMES, MAX_TEXT, Message, RegionDesc, valid_name};
+use super::message::{Endpoint, MAX_LANES, MAX_NAME, MAX_NAMES, MAX_TEXT, Message, RegionDesc, valid_name};
 use crate::base::Status;
 use crate::link::{Access, MemoryKind};
 
@@ -95,6 +95,12 @@ fn body(w: &mut Writer, m: &Message) {
             w.u64(*off);
             w.u64(*len);
         }
+        Message::Connect { lanes } => w.lanes(lanes),
+        Message::Connected { addr, rkey, lanes } => {
+            w.u64(*addr);
+            w.u32(*rkey);
+            w.lanes(lanes);
+        }
     }
 }
 
@@ -145,6 +151,8 @@ fn parse(r: &mut Reader<'_>, kind: u16) -> Result<Message, CodecError> {
         12 => Message::Pong { token: r.u64()? },
         13 => Message::DeviceFlush { off: r.u64()?, len: r.u64()? },
         14 => Message::Ended,
+        15 => Message::Connect { lanes: r.lanes()? },
+        16 => Message::Connected { addr: r.u64()?, rkey: r.u32()?, lanes: r.lanes()? },
         other => return Err(CodecError::Type(other)),
     })
 }
@@ -193,6 +201,17 @@ impl Writer {
         self.u32(d.clients);
         self.u64(d.generation);
         self.u64(d.incarnation);
+    }
+    fn lanes(&mut self, lanes: &[Endpoint]) {
+        self.u8(lanes.len().min(MAX_LANES) as u8);
+        for e in lanes.iter().take(MAX_LANES) {
+            self.u32(e.qpn);
+            self.u32(e.psn);
+            self.0.extend_from_slice(&e.gid);
+            self.u16(e.lid);
+            self.u8(e.mtu);
+            self.u8(e.reads);
+        }
     }
 }
 
@@ -252,125 +271,20 @@ impl<'a> Reader<'a> {
         let (pid, clients, generation, incarnation) = (self.u32()?, self.u32()?, self.u64()?, self.u64()?);
         Ok(RegionDesc { name, len, access, kind, pid, clients, generation, incarnation })
     }
+    fn lane(&mut self) -> Result<Endpoint, CodecError> {
+        let (qpn, psn, gid) = (self.u32()?, self.u32()?, self.take::<16>()?);
+        let (lid, mtu, reads) = (self.u16()?, self.u8()?, self.u8()?);
+        let good = qpn < 1 << 24 && psn < 1 << 24 && (1..=5).contains(&mtu);
+        if good { Ok(Endpoint { qpn, psn, gid, lid, mtu, reads }) } else { Err(CodecError::Field) }
+    }
+    fn lanes(&mut self) -> Result<Vec<Endpoint>, CodecError> {
+        let n = usize::from(self.u8()?);
+        if !(1..=MAX_LANES).contains(&n) {
+            return Err(CodecError::Field);
+        }
+        (0..n).map(|_| self.lane()).collect()
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn region() -> impl Strategy<Value = RegionDesc> {
-        let kinds = prop_oneof![Just(MemoryKind::System), Just(MemoryKind::Pinned), Just(MemoryKind::Device)];
-        (
-            "[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}",
-            any::<u64>(),
-            access(),
-            kinds,
-            any::<u32>(),
-            any::<u32>(),
-            any::<[u64; 2]>(),
-        )
-            .prop_map(|(name, len, access, kind, pid, clients, [generation, incarnation])| RegionDesc {
-                name,
-                len,
-                access,
-                kind,
-                pid,
-                clients,
-                generation,
-                incarnation,
-            })
-    }
-    fn access() -> impl Strategy<Value = Access> {
-        prop_oneof![Just(Access::ReadOnly), Just(Access::ReadWrite)]
-    }
-    fn message() -> impl Strategy<Value = Message> {
-        prop_oneof![
-            (any::<u16>(), any::<u16>()).prop_map(|(min, max)| Message::Hello { min, max }),
-            (any::<u16>(), any::<u32>()).prop_map(|(version, pid)| Message::Welcome { version, pid }),
-            (any::<i32>(), ".{0,100}").prop_map(|(s, text)| Message::Error { status: Status(s), text }),
-            any::<u32>().prop_map(|start| Message::List { start }),
-            (any::<u32>(), proptest::collection::vec(region(), 0..=MAX_NAMES))
-                .prop_map(|(next, regions)| Message::Names { next, regions }),
-            ("[a-z][a-z.]{0,9}", access()).prop_map(|(name, want)| Message::Open { name, want }),
-            region().prop_map(|region| Message::Opened { region }),
-            Just(Message::Close),
-            Just(Message::Ended),
-            any::<u64>().prop_map(|generation| Message::Moved { generation }),
-            ".{0,100}".prop_map(|reason| Message::Revoked { reason }),
-            any::<u64>().prop_map(|token| Message::Ping { token }),
-            any::<u64>().prop_map(|token| Message::Pong { token }),
-            (any::<u64>(), any::<u64>()).prop_map(|(off, len)| Message::DeviceFlush { off, len }),
-        ]
-    }
-
-    proptest! {
-        #[test]
-        fn round_trip(m in message()) {
-            let b = encode(&m);
-            prop_assert!(b.len() <= MAX_FRAME);
-            prop_assert_eq!(frame_len(&b), Ok(Some(b.len())));
-            prop_assert_eq!(decode(&b), Ok(m));
-        }
-
-        #[test]
-        fn truncated_or_longer_is_refused(m in message(), cut in any::<prop::sample::Index>()) {
-            let mut b = encode(&m);
-            prop_assert!(decode(&b[..cut.index(b.len())]).is_err());
-            b.push(0);
-            prop_assert!(decode(&b).is_err());
-        }
-
-        #[test]
-        fn mutated_is_refused_or_canonical(m in message(), at in any::<prop::sample::Index>(), x in 1u8..) {
-            let mut b = encode(&m);
-            let i = at.index(b.len());
-            b[i] ^= x;
-            // The version of a greeting is not looked at; everything else that is accepted must be what encode writes.
-            if let Ok(d) = decode(&b) && !(4..6).contains(&i) {
-                prop_assert_eq!(encode(&d), b);
-            }
-        }
-
-        #[test]
-        fn random_bytes_do_not_panic(mut b in proptest::collection::vec(any::<u8>(), 0..200), kind in 0u16..16) {
-            let _ = decode(&b);
-            if b.len() >= HEADER {
-                let n = (b.len() - HEADER) as u32;
-                b[..4].copy_from_slice(&MAGIC.to_le_bytes());
-                b[4..6].copy_from_slice(&super::super::VERSION_MAX.to_le_bytes());
-                b[6..8].copy_from_slice(&kind.to_le_bytes());
-                b[8..12].copy_from_slice(&n.to_le_bytes());
-                b[12..16].fill(0);
-                if let Ok(d) = decode(&b) {
-                    prop_assert_eq!(encode(&d), b);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn the_largest_messages_fit() {
-        let d = RegionDesc {
-            name: "n".repeat(MAX_NAME),
-            len: 0,
-            access: Access::ReadOnly,
-            kind: MemoryKind::System,
-            pid: 0,
-            clients: 0,
-            generation: 0,
-            incarnation: 0,
-        };
-        assert!(encode(&Message::Names { next: 0, regions: vec![d; MAX_NAMES] }).len() <= MAX_FRAME);
-        let long = Message::Revoked { reason: "ä".repeat(4000) };
-        assert!(decode(&encode(&long)).is_ok());
-    }
-
-    #[test]
-    fn names() {
-        for bad in ["", ".x", "a/b", "a b", "a~", "ä", &"a".repeat(201)] {
-            assert!(!valid_name(bad), "{bad}");
-        }
-        assert!(valid_name("grads.0-a_b") && valid_name(&"a".repeat(200)));
-    }
-}
+mod tests;

@@ -9,6 +9,25 @@ pub const MAX_NAME: usize = 200;
 pub const MAX_TEXT: usize = 512;
 /// Most regions in one [`Message::Names`].
 pub const MAX_NAMES: usize = 16;
+/// Most queue pairs of one client of one region.
+pub const MAX_LANES: usize = 16;
+
+/// One side of an RC queue pair, as the other side must know it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Endpoint {
+    /// Queue pair number, 24 bits.
+    pub qpn: u32,
+    /// Packet sequence number it starts to send with, 24 bits.
+    pub psn: u32,
+    /// Address of its port.
+    pub gid: [u8; 16],
+    /// Address of its port in an InfiniBand subnet; 0 on Ethernet.
+    pub lid: u16,
+    /// Largest packet its port can take, as the verbs number it: 1 (256 bytes) to 5 (4096).
+    pub mtu: u8,
+    /// RDMA READs and atomics it can answer at a time.
+    pub reads: u8,
+}
 
 /// A region as the exporter describes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -119,6 +138,20 @@ pub enum Message {
     },
     /// Exporter: the export has ended. The name may come back.
     Ended,
+    /// Client of an opened region, over a network: my queue pairs. Those of an earlier `Connect` of this connection are gone.
+    Connect {
+        /// At least one, at most [`MAX_LANES`].
+        lanes: Vec<Endpoint>,
+    },
+    /// Exporter: my queue pairs, in the same order, ready to be used, and where the region lies.
+    Connected {
+        /// Remote address of the region's first byte.
+        addr: u64,
+        /// Remote key, good for this client's queue pairs only.
+        rkey: u32,
+        /// As many as in the question.
+        lanes: Vec<Endpoint>,
+    },
 }
 
 impl Message {
@@ -144,6 +177,8 @@ impl Message {
             Message::Pong { .. } => 12,
             Message::DeviceFlush { .. } => 13,
             Message::Ended => 14,
+            Message::Connect { .. } => 15,
+            Message::Connected { .. } => 16,
         }
     }
 }

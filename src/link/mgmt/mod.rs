@@ -8,7 +8,10 @@
 //! version that `Welcome` named. A client says the range it speaks, the exporter answers the highest both speak.
 
 pub mod codec;
+pub mod key;
 pub mod message;
+pub mod secure;
+pub mod tcp;
 
 pub use codec::{CodecError, MAX_BODY, MAX_FRAME, decode, encode, frame_len};
 pub use message::{Message, RegionDesc};

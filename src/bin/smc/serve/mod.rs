@@ -5,16 +5,19 @@ mod identity;
 mod journal;
 mod watch;
 
+use crate::key;
 use crate::os::{self, Signals};
 use crate::out::{self, cannot};
 use content::Content;
 use serde_json::json;
 use smc_engine::base::addr::round_up_page;
 use smc_engine::base::{Error, Status};
+use smc_engine::core::export::net::Network;
 use smc_engine::core::export::{Export, ExportOptions, Exporter, Memory};
 use smc_engine::link::Access;
 use std::fs::File;
 use std::io::Write;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -32,11 +35,17 @@ use watch::Watch;
 /// Clients survive a restart: when a --file is served again with the content that it had at the end (that is after a
 /// regular end, or with --read-only, and unless somebody else has changed it), they go on where they were. After a crash of a
 /// writable one, and without --file, the memory is new: clients get STALE and must open it again.
+///
+/// With --listen, `smc ls HOST:PORT` on other hosts shows what is exported here: to everybody who has the key, over an encrypted
+/// connection, and to nobody else. Regions cannot be opened from other hosts yet.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:
+#[command(after_help = format!("{}
+
+Examples:
   smc serve --name grads --size 1GiB
   smc serve --name weights --file weights.bin --read-only
-  smc serve --name a --size 64M --name b --size 2G --json")]
+  smc serve --name a --size 64M --name b --size 2G --json
+  smc serve --name grads --size 1GiB --listen 0.0.0.0:7471", key::ORDER))]
 pub struct Args {
     /// Name of the region; with several, the sizes belong to them in order
     #[arg(long, required = true, value_name = "NAME")]
@@ -56,7 +65,13 @@ pub struct Args {
     /// Admit every user of this host
     #[arg(long)]
     allow_any: bool,
-    /// One JSON object per event: ready, client-opened, client-left, written-back, end
+    /// Tell members on other hosts what is exported: address of this host and port (0: any free one)
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Option<String>,
+    /// Key file
+    #[arg(long, value_name = "FILE", requires = "listen")]
+    key: Option<PathBuf>,
+    /// One JSON object per event: ready, listening, client-opened, client-left, written-back, end
     #[arg(long)]
     json: bool,
     /// Write the ready line to this open descriptor too, and close it
@@ -100,9 +115,11 @@ pub fn run(a: Args) -> Result<ExitCode, Error> {
         allow_any: a.allow_any,
         incarnation: 0,
     };
+    // Before anybody can store into the memory: a failure here loses nothing.
+    let network = listen(&a)?;
     // In this order: whatever happens, the export ends before its memory goes.
     let (content, exports) = export(&a, &options)?;
-    announce(&a, &exports, ready)?;
+    announce(&a, &exports, network.as_ref(), ready)?;
     let mut watch = Watch::new(a.json);
     loop {
         watch.look(&exports);
@@ -113,6 +130,7 @@ pub fn run(a: Args) -> Result<ExitCode, Error> {
             Some(_) => break,
         }
     }
+    drop(network);
     // Ends every client's access first: from here on nothing changes the content.
     drop(exports);
     let written = content.map(|c| c.write_back(a.json));
@@ -144,6 +162,15 @@ fn export(a: &Args, options: &ExportOptions) -> Result<(Option<Content>, Vec<Exp
     Ok((None, all))
 }
 
+fn listen(a: &Args) -> Result<Option<Network>, Error> {
+    let Some(at) = &a.listen else { return Ok(None) };
+    let (_, key) = key::find(a.key.as_deref())?;
+    let bad = |why: String| Error::new(Status::INVALID_ARGUMENT, format!("listen on {at}"), why);
+    let mut addresses = at.to_socket_addrs().map_err(|e| bad(e.to_string()).remedy("give an address and a port"))?;
+    let address: SocketAddr = addresses.next().ok_or_else(|| bad("it has no address".into()))?;
+    Exporter::get()?.listen(address, key).map(Some)
+}
+
 /// Revokes a client by its number, or all of them (0).
 fn revoke(exports: &[Export], client: u64) {
     const REASON: &str = "the exporter was told to";
@@ -161,7 +188,7 @@ fn revoke(exports: &[Export], client: u64) {
     }
 }
 
-fn announce(a: &Args, exports: &[Export], ready: Option<File>) -> Result<(), Error> {
+fn announce(a: &Args, exports: &[Export], network: Option<&Network>, ready: Option<File>) -> Result<(), Error> {
     let pid = std::process::id();
     if let Some(f) = &a.pid_file {
         std::fs::write(f, format!("{pid}\n")).map_err(|e| cannot(format!("write {}", f.display()), e))?;
@@ -171,6 +198,10 @@ fn announce(a: &Args, exports: &[Export], ready: Option<File>) -> Result<(), Err
         let ready = json!({"event": "ready", "name": e.name(), "bytes": e.len(), "pid": pid});
         let text = format!("serving {} {} bytes pid {pid}", e.name(), e.len());
         lines.push(if a.json { ready.to_string() } else { text });
+    }
+    if let Some(n) = network {
+        let listening = json!({"event": "listening", "address": n.address().to_string()});
+        lines.push(if a.json { listening.to_string() } else { format!("listening on {}", n.address()) });
     }
     let text = lines.join("\n");
     out::line(&text);
