@@ -24,6 +24,12 @@ fn system_calls_on_a_region_larger_than_its_limit() {
     everywhere("edges", &["big", "bad"], "?resident=1m");
 }
 
+/// Calls that wait while the pages of their buffers go, and then get what would be lost if they failed.
+#[test]
+fn calls_that_wait() {
+    everywhere("late", &["all"], "");
+}
+
 /// mlock and its relatives, mincore, and what would change a view behind the library.
 #[test]
 fn memory_calls() {

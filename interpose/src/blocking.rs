@@ -7,7 +7,8 @@
 //! ```text
 //! hook:  no region was ever opened?  -> jump to the real function        (not for calls that take a path)
 //!        save the arguments; before(frame) = 1?  -> return frame.value   (the library has done the call)
-//!  once: frame.value = real(arguments); not the failure value?  -> return it
+//!  once: frame.value = real(arguments); copies of buffers?  -> finish them
+//!        not the failure value?  -> return it
 //!        after(frame) = 1?  -> once more
 //!        return frame.value
 //! ```
@@ -27,6 +28,8 @@ pub struct Frame {
     pub tries: u32,
     /// Room for eight bytes that an argument may point at. It also keeps the stack aligned.
     pub spare: usize,
+    /// Address and length of what [`crate::bounce`] has for this call; zeros for nothing.
+    pub room: [usize; 2],
     /// r9, r8, rcx, rdx, rsi, rdi.
     args: [usize; 6],
 }
@@ -62,6 +65,19 @@ impl Frame {
     pub fn arg<const N: usize, T: Register>(&self) -> T {
         const { assert!(N < 6) };
         T::from(self.args.get(5 - N).copied().unwrap_or(0))
+    }
+
+    /// r9, r8, rcx, rdx, rsi, rdi turned round: argument 0 first.
+    pub fn all_args(&self) -> [usize; 6] {
+        let mut args = self.args;
+        args.reverse();
+        args
+    }
+
+    /// Gives the real function other arguments, argument 0 first.
+    pub fn set_args(&mut self, mut args: [usize; 6]) {
+        args.reverse();
+        self.args = args;
     }
 
     /// Makes argument number `N` point at `spare`. The frame stays where it is during the real call.
@@ -133,16 +149,17 @@ macro_rules! blocking {
                         "push rdi", ".cfi_adjust_cfa_offset 8", "push rsi", ".cfi_adjust_cfa_offset 8",
                         "push rdx", ".cfi_adjust_cfa_offset 8", "push rcx", ".cfi_adjust_cfa_offset 8",
                         "push r8", ".cfi_adjust_cfa_offset 8", "push r9", ".cfi_adjust_cfa_offset 8",
-                        "sub rsp, 24", ".cfi_adjust_cfa_offset 24",
+                        "sub rsp, 40", ".cfi_adjust_cfa_offset 40",
                         "mov rdi, rsp", "call {before}", "test eax, eax", "jne 3f", "4:",
-                        "mov r9, [rsp + 24]", "mov r8, [rsp + 32]", "mov rcx, [rsp + 40]",
-                        "mov rdx, [rsp + 48]", "mov rsi, [rsp + 56]", "mov rdi, [rsp + 64]",
+                        "mov r9, [rsp + 40]", "mov r8, [rsp + 48]", "mov rcx, [rsp + 56]",
+                        "mov rdx, [rsp + 64]", "mov rsi, [rsp + 72]", "mov rdi, [rsp + 80]",
                         "call qword ptr [rip + {slot}]",
-                        "mov [rsp], rax", "cmp eax, {failure}", "jne 3f",
+                        "mov [rsp], rax", "cmp qword ptr [rsp + 24], 0", "je 5f", "mov rdi, rsp", "call {finish}", "5:",
+                        "cmp dword ptr [rsp], {failure}", "jne 3f",
                         "mov rdi, rsp", "call {after}", "test eax, eax", "jne 4b", "3:",
-                        "mov rax, [rsp]", "add rsp, 72", ".cfi_adjust_cfa_offset -72", "ret", ".cfi_endproc",
+                        "mov rax, [rsp]", "add rsp, 88", ".cfi_adjust_cfa_offset -88", "ret", ".cfi_endproc",
                         active = sym smc_engine::base::active::ACTIVE, owned = sym smc_engine::base::active::OWNED, slot = sym HOOK, failure = const $failure,
-                        before = sym before, after = sym after)
+                        before = sym before, after = sym after, finish = sym crate::bounce::finish)
                 }
 
                 /// The first call: fills the slot, then goes on as if nothing had been.
@@ -166,6 +183,7 @@ macro_rules! blocking {
                 extern "C" fn before(f: &mut crate::blocking::Frame) -> usize {
                     f.errno = crate::convert::errno().cast_unsigned();
                     f.tries = 0;
+                    f.room = [0; 2];
                     let done: Option<usize> = $before(&HOOK, f);
                     f.value = done.unwrap_or(0);
                     usize::from(done.is_some())

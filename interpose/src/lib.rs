@@ -15,6 +15,7 @@
 use smc_engine as _;
 
 mod blocking;
+mod bounce;
 mod children;
 mod convert;
 mod ctor;

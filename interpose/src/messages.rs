@@ -1,9 +1,11 @@
 //! Calls on sockets, processes and the like, whose buffers may lie in a view: see [`crate::touch`].
 //!
-//! Most of these give something away with the call that fails (a datagram, a connection, an exit status, a pending error),
-//! so they are not made a second time. Those that are: sending, streams, and questions that can be asked again.
+//! Many of these give something away with the call that fails (a datagram, a connection, an exit status, a pending error):
+//! they get copies of the buffers ([`crate::bounce`]). Those that do not are made a second time: sending, streams, and questions
+//! that can be asked again.
 
 use crate::blocking::Frame;
+use crate::bounce::{self, Nested};
 use crate::convert::{errno, set_errno};
 use crate::table::Hook;
 use crate::touch::{self, Each, LIST, PATH, Use, copied, vector};
@@ -11,7 +13,7 @@ use Use::{Source, Target};
 use libc::{c_int, mmsghdr, msghdr};
 
 macro_rules! calls {
-    ($( $need:ident $name:ident $then:ident => $list:expr; )*) => {
+    ($( $need:ident $name:ident ($then:expr) => $list:expr; )*) => {
         /// What each call does before and after the real one.
         mod of {
             $(
@@ -19,11 +21,11 @@ macro_rules! calls {
                     #[allow(clippy::wildcard_imports)]
                     use super::super::*;
                     pub fn before(hook: &'static Hook, f: &mut Frame) -> Option<usize> {
-                        touch::before(hook, f, $list);
+                        $then.before(hook, f, $list);
                         None
                     }
                     pub fn after(_: &'static Hook, f: &mut Frame) -> bool {
-                        super::super::$then(f, $list)
+                        $then.after(f, $list)
                     }
                 }
             )*
@@ -34,23 +36,40 @@ macro_rules! calls {
     };
 }
 
-/// Nothing was given away: the call is made once more.
-fn again(f: &mut Frame, list: impl Fn(&Frame, Each)) -> bool {
-    touch::again(f, list)
+/// What becomes of a call that meets a page that is not there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    /// Nothing is given away: it is made once more.
+    Again,
+    /// Receives: as `Again` from a stream, whose bytes stay where they are, else as `Once`.
+    Receive(Nested),
+    /// What it takes is gone if it fails: it never meets one.
+    Once,
 }
+use Then::{Again, Once, Receive};
 
-/// As [`again`] on a stream, whose bytes stay where they are.
-fn stream(f: &mut Frame, list: impl Fn(&Frame, Each)) -> bool {
-    if errno() == libc::EFAULT && !touch::keeps(f.arg::<0, c_int>()) {
-        set_errno(libc::EFAULT);
-        return false;
+impl Then {
+    fn before(self, hook: &'static Hook, f: &mut Frame, list: impl Fn(&Frame, Each)) {
+        touch::before(hook, f, &list);
+        match self {
+            Once => bounce::begin(f, Nested::Nothing, list),
+            Receive(nested) if touch::meets(f, &list) && !touch::keeps(f.arg::<0, c_int>()) => {
+                bounce::begin(f, nested, list)
+            }
+            _ => {}
+        }
     }
-    touch::again(f, list)
-}
 
-/// What the call has taken is gone: it fails.
-fn once(_: &mut Frame, _: impl Fn(&Frame, Each)) -> bool {
-    false
+    fn after(self, f: &mut Frame, list: impl Fn(&Frame, Each)) -> bool {
+        if errno() != libc::EFAULT || self == Once {
+            return false;
+        }
+        if self != Again && !touch::keeps(f.arg::<0, c_int>()) {
+            set_errno(libc::EFAULT);
+            return false;
+        }
+        touch::again(f, list)
+    }
 }
 
 /// A message, its parts, and the structure itself.
@@ -86,65 +105,65 @@ fn own_side(f: &Frame, how: Use, each: Each) {
 }
 
 calls! {
-    required send again => |f, each| each(f.arg::<1, _>(), f.arg::<2, _>(), Source);
-    required sendto again => |f, each| {
+    required send (Again) => |f, each| each(f.arg::<1, _>(), f.arg::<2, _>(), Source);
+    required sendto (Again) => |f, each| {
         each(f.arg::<1, _>(), f.arg::<2, _>(), Source);
         each(f.arg::<4, _>(), f.arg::<5, u32>() as usize, Source);
     };
-    required sendmsg again => |f, each| message(f.arg::<1, _>(), Source, each);
-    required sendmmsg once => |f, each| messages(f.arg::<1, _>(), f.arg::<2, _>(), Source, each);
-    required recv stream => |f, each| each(f.arg::<1, _>(), f.arg::<2, _>(), Target);
-    required recvfrom stream => |f, each| {
+    required sendmsg (Again) => |f, each| message(f.arg::<1, _>(), Source, each);
+    required sendmmsg (Again) => |f, each| messages(f.arg::<1, _>(), f.arg::<2, _>(), Source, each);
+    required recv (Receive(Nested::Nothing)) => |f, each| each(f.arg::<1, _>(), f.arg::<2, _>(), Target);
+    required recvfrom (Receive(Nested::Nothing)) => |f, each| {
         each(f.arg::<1, _>(), f.arg::<2, _>(), Target);
         answered(f.arg::<4, _>(), f.arg::<5, _>(), each);
     };
-    optional __recv_chk stream => |f, each| each(f.arg::<1, _>(), f.arg::<2, _>(), Target);
-    required recvmsg stream => |f, each| message(f.arg::<1, _>(), Target, each);
-    required recvmmsg once => |f, each| {
+    optional __recv_chk (Receive(Nested::Nothing)) => |f, each| each(f.arg::<1, _>(), f.arg::<2, _>(), Target);
+    required recvmsg (Receive(Nested::Message)) => |f, each| message(f.arg::<1, _>(), Target, each);
+    required recvmmsg (Receive(Nested::Messages)) => |f, each| {
         messages(f.arg::<1, _>(), f.arg::<2, _>(), Target, each);
         each(f.arg::<4, _>(), 16, Target);
     };
-    required connect again => |f, each| each(f.arg::<1, _>(), f.arg::<2, u32>() as usize, Source);
-    required bind again => |f, each| each(f.arg::<1, _>(), f.arg::<2, u32>() as usize, Source);
-    required accept once => |f, each| answered(f.arg::<1, _>(), f.arg::<2, _>(), each);
-    required accept4 once => |f, each| answered(f.arg::<1, _>(), f.arg::<2, _>(), each);
-    required getsockname again => |f, each| answered(f.arg::<1, _>(), f.arg::<2, _>(), each);
-    required getpeername again => |f, each| answered(f.arg::<1, _>(), f.arg::<2, _>(), each);
-    required getsockopt once => |f, each| answered(f.arg::<3, _>(), f.arg::<4, _>(), each);
-    required setsockopt again => |f, each| each(f.arg::<3, _>(), f.arg::<4, u32>() as usize, Source);
-    required socketpair again => |f, each| each(f.arg::<3, _>(), 8, Target);
-    required pipe again => |f, each| each(f.arg::<0, _>(), 8, Target);
-    required pipe2 again => |f, each| each(f.arg::<0, _>(), 8, Target);
-    required getrandom again => |f, each| each(f.arg::<0, _>(), f.arg::<1, _>(), Target);
-    required getentropy again => |f, each| each(f.arg::<0, _>(), f.arg::<1, _>(), Target);
-    required readlink again => |f, each| {
+    required connect (Again) => |f, each| each(f.arg::<1, _>(), f.arg::<2, u32>() as usize, Source);
+    required bind (Again) => |f, each| each(f.arg::<1, _>(), f.arg::<2, u32>() as usize, Source);
+    required accept (Once) => |f, each| answered(f.arg::<1, _>(), f.arg::<2, _>(), each);
+    required accept4 (Once) => |f, each| answered(f.arg::<1, _>(), f.arg::<2, _>(), each);
+    required getsockname (Again) => |f, each| answered(f.arg::<1, _>(), f.arg::<2, _>(), each);
+    required getpeername (Again) => |f, each| answered(f.arg::<1, _>(), f.arg::<2, _>(), each);
+    required getsockopt (Once) => |f, each| answered(f.arg::<3, _>(), f.arg::<4, _>(), each);
+    required setsockopt (Again) => |f, each| each(f.arg::<3, _>(), f.arg::<4, u32>() as usize, Source);
+    required socketpair (Again) => |f, each| each(f.arg::<3, _>(), 8, Target);
+    required pipe (Again) => |f, each| each(f.arg::<0, _>(), 8, Target);
+    required pipe2 (Again) => |f, each| each(f.arg::<0, _>(), 8, Target);
+    required getrandom (Again) => |f, each| each(f.arg::<0, _>(), f.arg::<1, _>(), Target);
+    required getentropy (Again) => |f, each| each(f.arg::<0, _>(), f.arg::<1, _>(), Target);
+    required readlink (Again) => |f, each| {
         each(f.arg::<0, _>(), PATH, Source);
         each(f.arg::<1, _>(), f.arg::<2, _>(), Target);
     };
-    required readlinkat again => |f, each| {
+    required readlinkat (Again) => |f, each| {
         each(f.arg::<1, _>(), PATH, Source);
         each(f.arg::<2, _>(), f.arg::<3, _>(), Target);
     };
-    required process_vm_readv again => |f, each| own_side(f, Target, each);
-    required process_vm_writev again => |f, each| own_side(f, Source, each);
-    required vmsplice again => |f, each| vector(f.arg::<1, _>(), f.arg::<2, _>(), Source, each);
-    required wait once => |f, each| each(f.arg::<0, _>(), 4, Target);
-    required waitpid once => |f, each| each(f.arg::<1, _>(), 4, Target);
-    required wait3 once => |f, each| {
+    required process_vm_readv (Again) => |f, each| own_side(f, Target, each);
+    required process_vm_writev (Again) => |f, each| own_side(f, Source, each);
+    required vmsplice (Again) => |f, each| vector(f.arg::<1, _>(), f.arg::<2, _>(), Source, each);
+    required wait (Once) => |f, each| each(f.arg::<0, _>(), 4, Target);
+    required waitpid (Once) => |f, each| each(f.arg::<1, _>(), 4, Target);
+    required wait3 (Once) => |f, each| {
         each(f.arg::<0, _>(), 4, Target);
         each(f.arg::<2, _>(), size_of::<libc::rusage>(), Target);
     };
-    required wait4 once => |f, each| {
+    required wait4 (Once) => |f, each| {
         each(f.arg::<1, _>(), 4, Target);
         each(f.arg::<3, _>(), size_of::<libc::rusage>(), Target);
     };
-    required waitid once => |f, each| each(f.arg::<2, _>(), size_of::<libc::siginfo_t>(), Target);
-    required msgsnd again => |f, each| each(f.arg::<1, _>(), f.arg::<2, usize>().saturating_add(8), Source);
-    required msgrcv once => |f, each| each(f.arg::<1, _>(), f.arg::<2, usize>().saturating_add(8), Target);
-    required fread once => |f, each| each(f.arg::<0, _>(), f.arg::<1, usize>().saturating_mul(f.arg::<2, _>()), Use::Filled);
-    required fread_unlocked once => |f, each| each(f.arg::<0, _>(), f.arg::<1, usize>().saturating_mul(f.arg::<2, _>()), Use::Filled);
-    optional __fread_chk once => |f, each| each(f.arg::<0, _>(), f.arg::<2, usize>().saturating_mul(f.arg::<3, _>()), Use::Filled);
-    optional __fread_unlocked_chk once => |f, each| each(f.arg::<0, _>(), f.arg::<2, usize>().saturating_mul(f.arg::<3, _>()), Use::Filled);
-    required fwrite once => |f, each| each(f.arg::<0, _>(), f.arg::<1, usize>().saturating_mul(f.arg::<2, _>()), Source);
-    required fwrite_unlocked once => |f, each| each(f.arg::<0, _>(), f.arg::<1, usize>().saturating_mul(f.arg::<2, _>()), Source);
+    required waitid (Once) => |f, each| each(f.arg::<2, _>(), size_of::<libc::siginfo_t>(), Target);
+    required msgsnd (Again) => |f, each| each(f.arg::<1, _>(), f.arg::<2, usize>().saturating_add(8), Source);
+    required msgrcv (Once) => |f, each| each(f.arg::<1, _>(), f.arg::<2, usize>().saturating_add(8), Target);
+    required fread (Once) => |f, each| each(f.arg::<0, _>(), f.arg::<1, usize>().saturating_mul(f.arg::<2, _>()), Use::Filled);
+    required fread_unlocked (Once) => |f, each| each(f.arg::<0, _>(), f.arg::<1, usize>().saturating_mul(f.arg::<2, _>()), Use::Filled);
+    optional __fread_chk (Once) => |f, each| each(f.arg::<0, _>(), f.arg::<2, usize>().saturating_mul(f.arg::<3, _>()), Use::Filled);
+    optional __fread_unlocked_chk (Once) => |f, each| each(f.arg::<0, _>(), f.arg::<2, usize>().saturating_mul(f.arg::<3, _>()), Use::Filled);
+    required fwrite (Once) => |f, each| each(f.arg::<0, _>(), f.arg::<1, usize>().saturating_mul(f.arg::<2, _>()), Source);
+    required fwrite_unlocked (Once) => |f, each| each(f.arg::<0, _>(), f.arg::<1, usize>().saturating_mul(f.arg::<2, _>()), Source);
 }

@@ -4,8 +4,8 @@
 //! EFAULT for one, and with `sync` and `mprotect` also for a clean page that it would write. So the buffers of a call are
 //! touched from here before it, which brings the pages in as any load or store does. That comes first and not after a
 //! failure, because many calls give something away with the call that fails: a datagram, a connection, an exit status, the
-//! value of an eventfd. If the call still answers EFAULT (a long buffer, or a page that was driven out meanwhile) the
-//! buffers are touched again and the call is made once more, where nothing is given away by failing ([`keeps`]); elsewhere it fails.
+//! value of an eventfd: those get copies ([`crate::bounce`]). If another call still answers EFAULT (a long buffer, or a page that
+//! was driven out meanwhile) the buffers are touched again and the call is made once more.
 //!
 //! Only addresses the engine knows are touched, and what the application's structures say is copied by the kernel: a
 //! truly bad address still gets its EFAULT.
@@ -57,6 +57,15 @@ pub fn before(hook: &'static Hook, f: &Frame, list: impl Fn(&Frame, Each)) {
         }
         set_errno(f.errno as c_int);
     }
+}
+
+/// True when one of the buffers lies in a view and the kernel would not wait for its pages.
+pub fn meets(f: &Frame, list: impl Fn(&Frame, Each)) -> bool {
+    let mut any = false;
+    if views::fault_in_calls() && any_view(0, usize::MAX) {
+        list(f, &mut |at, len, _| any |= len != 0 && any_view(at, len));
+    }
+    any
 }
 
 /// After a failed call: true when it is to be made once more.

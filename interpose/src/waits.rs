@@ -1,7 +1,9 @@
 //! Waiting for events, whose buffers may lie in a view ([`crate::touch`]) and whose mask may name a signal of ours
-//! ([`crate::signal_waits`]). A wait that fails is not made a second time: its time has passed.
+//! ([`crate::signal_waits`]). A wait that fails is not made a second time, since its
+//! time has passed: it works on copies ([`crate::bounce`]).
 
 use crate::blocking::Frame;
+use crate::bounce::{self, Nested};
 use crate::convert::{errno, set_errno};
 use crate::signal_waits::{opens, woken};
 use crate::table::Hook;
@@ -21,6 +23,7 @@ macro_rules! waits {
                         $( if opens::<$mask>(f) {
                             hook.hits.hit();
                         } )?
+                        bounce::begin(f, Nested::Nothing, $list);
                         None
                     }
                     pub fn after(_: &'static Hook, _f: &mut Frame) -> bool {

@@ -176,3 +176,18 @@ pub fn read_own(addr: usize, out: &mut [u8]) -> bool {
     };
     n == Ok(out.len())
 }
+
+/// Writes to this process's memory; false when the memory is not there or not writable. Async-signal-safe.
+pub fn write_own(addr: usize, bytes: &[u8]) -> bool {
+    let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let remote = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: bytes.len() };
+    // SAFETY: both vectors are live, `local` points to `bytes`, which is only read; the kernel checks the address asked for,
+    // and what lies there is the caller's to write.
+    let n = unsafe {
+        syscall(
+            libc::SYS_process_vm_writev,
+            [pid() as usize, &raw const local as usize, 1, &raw const remote as usize, 1, 0],
+        )
+    };
+    n == Ok(bytes.len())
+}
