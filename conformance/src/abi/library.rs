@@ -14,7 +14,8 @@ pub fn build(profile: &str) -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     repo::run(command.current_dir(repo::root()).args(["build", "-p", "smc-interpose", "--profile", profile]))?;
-    Ok(target().join(profile).join("libsmc.so"))
+    // The one profile whose folder has another name.
+    Ok(target().join(if profile == "dev" { "debug" } else { profile }).join("libsmc.so"))
 }
 
 /// The exported symbols, one a line as `NAME[@@VERSION]`, sorted.

@@ -30,7 +30,7 @@ enum Task {
     Header(Mode),
     /// Update conformance/golden/symbols.txt from the release build of libsmc.so
     Symbols(Mode),
-    /// Describe the ABI of libsmc.so (profile `abi`) in conformance/golden/smc-0.abi
+    /// Describe the ABI of libsmc.so (a debug build, which has its types) in conformance/golden/smc-0.abi
     Abi,
     /// Compare the ABI of libsmc.so with conformance/golden/smc-0.abi
     AbiCheck,
@@ -115,7 +115,7 @@ fn describe() -> Result<Done, String> {
         return Ok(no_tools());
     }
     let golden = abi::golden("smc-0.abi");
-    library::describe(&library::build("abi")?, &golden)?;
+    library::describe(&library::build("dev")?, &golden)?;
     Ok(Done::Ok("conformance/golden/smc-0.abi written".into()))
 }
 
@@ -123,7 +123,7 @@ fn check() -> Result<Done, String> {
     if !library::has_abi_tools() {
         return Ok(no_tools());
     }
-    match library::compare(&abi::golden("smc-0.abi"), &library::build("abi")?)? {
+    match library::compare(&abi::golden("smc-0.abi"), &library::build("dev")?)? {
         AbiChange::None => Ok(Done::Ok("the ABI is that of conformance/golden/smc-0.abi".into())),
         AbiChange::Compatible(report) => Err(format!("the ABI grew; if that is meant, run `smc-tasks abi`\n{report}")),
         AbiChange::Incompatible(report) => Err(format!("the ABI broke: old programs would fail\n{report}")),
