@@ -37,6 +37,8 @@ impl Errno {
     pub const NOTTY: Errno = Errno(libc::ENOTTY);
     /// No such thing.
     pub const NOENT: Errno = Errno(libc::ENOENT);
+    /// Not a folder.
+    pub const NOTDIR: Errno = Errno(libc::ENOTDIR);
 
     /// Descriptors or kernel memory are exhausted: worth trying again later.
     pub fn is_exhaustion(self) -> bool {
