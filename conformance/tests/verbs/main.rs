@@ -4,6 +4,7 @@
 
 mod client;
 mod fake;
+mod home;
 mod parts;
 
 #[path = "../softhca_support/mod.rs"]
