@@ -75,14 +75,12 @@ impl Way {
         // SAFETY: the caller's promise is passed on.
         let refused = match memory.map(|m| (m, unsafe { cache.hold(m, stats) })) {
             Some((_, Ok(held))) => return Way::Own(held),
-            Some((m, Err(s))) => Some((m.len(), s)),
+            Some((m, Err(_))) => Some(m.len()),
             None => None,
         };
         cache.fill(stats);
-        if let Some((len, s)) = refused
-            && Engine::speaks(LogLevel::Info)
-        {
-            process::say(&format!("region \"{name}\": {}", cache.refusal(len, s)));
+        if let Some(text) = cache.refusal(refused).filter(|_| Engine::speaks(LogLevel::Info)) {
+            process::say(&format!("region \"{name}\": {text}"));
         }
         Way::Staged(cache)
     }
@@ -223,20 +221,19 @@ impl RegCache {
         Status::OK
     }
 
-    /// Why memory is not registered, and what to do about it.
-    fn refusal(&self, len: usize, status: Status) -> String {
+    /// What was refused, what is done instead and what helps; `None` when nothing was. `len`: bytes of the region's own.
+    fn refusal(&self, len: Option<usize>) -> Option<String> {
+        let (what, instead) = match (len, self.pool.get()) {
+            (Some(n), Some(p)) => (format!("{n} bytes"), format!("{} registered bytes of a pool", p.bytes())),
+            (Some(n), None) => (format!("{n} bytes"), "buffers of the link".to_owned()),
+            (None, None) if self.limit > 0 => ("a pool".to_owned(), "buffers of the link".to_owned()),
+            (None, _) => return None,
+        };
         let cause = match mem::lock_limit() {
             Some(n) => format!("RLIMIT_MEMLOCK is {n} bytes; raise it: ulimit -l, limits.conf, LimitMEMLOCK="),
             None => "RLIMIT_MEMLOCK is not the cause".to_owned(),
         };
-        let instead = match self.pool.get() {
-            Some(p) => format!("{} registered bytes", p.bytes()),
-            None => "buffers of the link".to_owned(),
-        };
-        format!(
-            "registering {len} bytes was refused ({}), so they are copied through {instead}. {cause}",
-            status.name()
-        )
+        Some(format!("registering {what} was refused, so bytes are copied through {instead}; {cause}"))
     }
 }
 
@@ -265,5 +262,25 @@ pub unsafe fn fetch_plain(
         // SAFETY: as above.
         [Some(p), None] | [None, Some(p)] => unsafe { link.fetch(key, off, p, len, deadline) },
         [None, None] => Status::OK,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::loopback::Loopback;
+
+    #[test]
+    fn a_refusal_names_the_limit_and_what_is_done_instead() {
+        let link = Arc::new(Loopback::new(4096).expect("a home"));
+        let cache = RegCache::with_limit(link.clone(), 1 << 20);
+        let without = cache.refusal(None).expect("no pool is a refusal");
+        assert!(without.contains("a pool was refused") && without.contains("buffers of the link"), "{without}");
+        cache.fill(&RegionStats::new());
+        assert_eq!(cache.refusal(None), None);
+        let own = cache.refusal(Some(77)).expect("refused");
+        assert!(own.contains("77 bytes was refused") && own.contains("1048576 registered bytes"), "{own}");
+        assert!(own.contains("RLIMIT_MEMLOCK is"), "{own}");
+        assert_eq!(RegCache::with_limit(link, 0).refusal(None), None, "no pool was wanted");
     }
 }

@@ -93,7 +93,6 @@ pub struct Report {
     json: bool,
     targets: usize,
     missed: Vec<String>,
-    emulated: bool,
     /// All figures so far.
     pub figures: Vec<Figure>,
 }
@@ -108,7 +107,7 @@ impl Report {
                 "figure", "value", "baseline", "ratio", "link", "p50", "p99"
             );
         }
-        Report { json, targets: 0, missed: Vec::new(), emulated: false, figures: Vec::new() }
+        Report { json, targets: 0, missed: Vec::new(), figures: Vec::new() }
     }
 
     /// A line for people, between figures.
@@ -190,7 +189,6 @@ impl Report {
             note: note.into(),
         };
         self.targets += usize::from(f.target.is_some());
-        self.emulated |= f.emulated;
         if !met {
             let seen = match target {
                 Target::AtMostMore(_) => format!("{:+.3} {unit}", value - baseline),
@@ -235,8 +233,10 @@ impl Report {
         if self.json {
             return;
         }
-        println!("* modelled: times of that link come from a model, not from hardware");
-        if self.emulated {
+        if self.figures.iter().any(|f| f.modelled) {
+            println!("* modelled: times of that link come from a model, not from hardware");
+        }
+        if self.figures.iter().any(|f| f.emulated) {
             println!("~ emulated: the device is made of software; counts mean something, times nothing");
         }
         match (self.targets, self.missed.len()) {

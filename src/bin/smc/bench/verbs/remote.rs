@@ -29,7 +29,7 @@ impl Fresh {
         DirBuilder::new().mode(0o700).create(&dir).map_err(fail)?;
         let fresh = Fresh(dir);
         let file = fresh.0.join("key");
-        Key::generate()?.save(&file, false)?;
+        Key::generate(None)?.save(&file, false)?;
         // SAFETY: the caller vouches that nobody reads the environment meanwhile.
         unsafe { std::env::set_var("LIBSMC_KEY", &file) };
         if let Some(name) = device {
