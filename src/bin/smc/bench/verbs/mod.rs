@@ -60,7 +60,7 @@ pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
     let mut peer = peer::Peer::start(&wish, LEN)?;
     let on: On = ("verbs", truth(&peer.lane.choice));
     report.say(&format!("   {}", peer.lane.choice.reason));
-    let home = remote::start(plan, LEN)?;
+    let home = remote::start(LEN)?;
     if on.1 == Truth::Emulated {
         report.say("   a device of software without a cost model: counts only");
         return rows::counts(report, &home, on);

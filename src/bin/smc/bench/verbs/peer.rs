@@ -25,7 +25,7 @@ fn layout(len: usize) -> (usize, usize, usize) {
 
 /// A notice of the staged path in one word: a number that is never 0, and how much lies where, in units of 8 bytes.
 fn notice(number: u64, off: usize, len: usize) -> u64 {
-    (number % 0xffff + 1) << 48 | (off as u64 / 8) << 24 | len as u64 / 8
+    ((number % 0xffff + 1) << 48) | ((off as u64 / 8) << 24) | (len as u64 / 8)
 }
 
 fn text(e: &Endpoint, far: Far) -> String {

@@ -1,6 +1,5 @@
 //! The product's side: an exporter of its own, a child with a fresh key, and a link to it.
 
-use crate::bench::Plan;
 use crate::bench::rig::Home;
 use crate::out::cannot;
 use serde_json::Value;
@@ -66,7 +65,7 @@ fn port(child: &mut Child) -> Option<u16> {
 }
 
 /// Exports `len` bytes from a child and connects to it over the network.
-pub fn start(_plan: &Plan, len: usize) -> Result<Home> {
+pub fn start(len: usize) -> Result<Home> {
     let attempt = "start an exporter for the bench";
     let exe = std::env::current_exe().map_err(|e| cannot(attempt, e))?;
     let mut c = Command::new(exe);

@@ -146,7 +146,7 @@ pub fn register_once(plan: &Plan, report: &mut Report, peer: &Peer, on: On) -> R
         report.add(&format!("verbs.register_once{suffix}"), "B/s", &once, &each, on, Target::AtLeast(1.0), &note);
     }
     // The product's own: a mapped region of that size is registered once for all its releases.
-    let home = remote::start(plan, BIG)?;
+    let home = remote::start(BIG)?;
     let rig = home.map(None, policy(Policy::Page))?;
     for i in 0..uses {
         store64(rig.v.wrapping_add(i * PAGE * 16 % BIG), i as u64 + 1);
