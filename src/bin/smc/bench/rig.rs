@@ -67,7 +67,7 @@ impl Home {
 
     /// Opens the region for raw use of the link.
     pub fn open(&self) -> Result<RegionKey> {
-        Ok(self.link.open(&self.name, Access::ReadWrite, Deadline::in_ms(1000))?.key)
+        Ok(self.link.open(&self.name, Access::ReadWrite, Deadline::in_ms(10_000))?.key)
     }
 
     /// Maps it whole.
@@ -76,7 +76,7 @@ impl Home {
             Some(b) => b,
             None => default_backend(),
         };
-        let opened = self.link.open(&self.name, Access::ReadWrite, Deadline::in_ms(1000))?;
+        let opened = self.link.open(&self.name, Access::ReadWrite, Deadline::in_ms(10_000))?;
         let opts = MapOptions {
             wait_ms: 5000,
             resident_limit: if opts.resident_limit == 0 { 16 << 30 } else { opts.resident_limit },
