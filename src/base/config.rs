@@ -93,6 +93,11 @@ pub const VARS: &[Var] = &[
         default: "chosen by address",
         meaning: "place of the device's address to be used in its table of GIDs; 0..255",
     },
+    Var {
+        name: "LIBSMC_LANES",
+        default: "2, or one per port",
+        meaning: "queue pairs over which the writes of a region of another host are spread; 1..15",
+    },
     Var { name: "LIBSMC_LOG", default: "error", meaning: "what is written to stderr: off, error, info, debug" },
     Var {
         name: "LIBSMC_REPORT",
@@ -180,6 +185,8 @@ pub struct Config {
     pub link_model: String,
     /// RDMA device for regions of other hosts.
     pub device: DeviceWish,
+    /// Queue pairs for the writes of one of its regions.
+    pub lanes: Option<usize>,
     /// Verbosity.
     pub log: LogLevel,
     /// Values that could not be used, in words; the caller reports them once.
@@ -196,6 +203,7 @@ impl Default for Config {
             trust: Vec::new(),
             link_model: String::new(),
             device: DeviceWish::default(),
+            lanes: None,
             log: LogLevel::Error,
             complaints: Vec::new(),
         }
@@ -255,6 +263,12 @@ impl Config {
             match v.parse() {
                 Ok(i @ 0..=255) => c.device.gid_index = Some(i),
                 _ => c.complain("LIBSMC_GID_INDEX", &v, "expected a number, 0..255"),
+            }
+        }
+        if let Some(v) = get("LIBSMC_LANES").filter(|v| !v.is_empty()) {
+            match v.parse() {
+                Ok(n @ 1..=15) => c.lanes = Some(n),
+                _ => c.complain("LIBSMC_LANES", &v, "expected a number, 1..15"),
             }
         }
         if let Some(v) = get("LIBSMC_LOG") {

@@ -4,8 +4,10 @@
 //! * [`device`], [`port`]: an open device, and the choice of one with its ports, which says why it was made.
 //! * [`domain`]: protection domains, registered memory, pools.
 //! * [`queue`]: reliable queue pairs and completion queues.
+//! * [`home`]: what an exporter gives to one client.
 //! * [`request`]: lists of work requests, posted with one doorbell.
 //! * [`words`]: completion statuses and error numbers in plain words.
+//! * [`client`]: the network link itself, made of these.
 //!
 //! # The exporter's side of a connection
 //! ```text
@@ -22,16 +24,20 @@
 //! A device is opened in the program's descriptor table or in the calling thread's own ([`device::Table`]). Own threads of the
 //! library have tables of their own; [`device::Device::at_hand`] brings the descriptors there before a call.
 
+pub mod client;
 pub mod device;
 pub mod domain;
+pub mod home;
 pub mod library;
 pub mod port;
 pub mod queue;
 pub mod request;
 pub mod words;
 
+pub use client::VerbsLink;
 pub use device::{Device, Table};
 pub use domain::{Domain, Pool, Registered, Rights};
+pub use home::{Adapters, Grant};
 pub use port::{Choice, Port, choose};
 pub use queue::{Completion, Completions, Depth, QueuePair};
 pub use request::{Batch, Place, Request, Verb};
