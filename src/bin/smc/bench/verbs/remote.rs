@@ -3,6 +3,7 @@
 use crate::bench::rig::Home;
 use crate::out::cannot;
 use serde_json::Value;
+use smc_engine::base::config::{Config, variable};
 use smc_engine::base::{Error, Result, Status};
 use smc_engine::link::mgmt::key::Key;
 use std::fs::DirBuilder;
@@ -74,6 +75,6 @@ pub fn start(len: usize) -> Result<Home> {
     let mut child = Exporting(child);
     let port = port(&mut child.0);
     let port = port.ok_or_else(|| Error::new(Status::SYSTEM, attempt, "it does not say where it listens"))?;
-    let link = smc_engine::link::connect(Some(("127.0.0.1", port)), &[], "")?;
+    let link = smc_engine::link::connect(Some(("127.0.0.1", port)), &Config::parse(variable))?;
     Ok(Home::elsewhere(link, NAME, child))
 }
