@@ -1,15 +1,18 @@
 //! The verbs baseline: one queue pair, memory registered once, one request at a time or a queue of them. Nothing of libsmc
 //! but the calls of libibverbs.
 
+use crate::bench::rig::fill;
 use smc_engine::base::config::DeviceWish;
 use smc_engine::base::{Error, Result, Status};
 use smc_engine::link::mgmt::message::Endpoint;
 use smc_engine::link::verbs::{
     Batch, Choice, Completions, Depth, Domain, Place, QueuePair, Registered, Request, Rights, Table, Verb, choose,
 };
+use smc_engine::sys::Errno;
 use smc_engine::sys::clock::Deadline;
 use smc_engine::sys::mem::{self, Mapping};
 use std::cell::Cell;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 
@@ -94,16 +97,18 @@ impl Lane {
         Ok(Memory { registered, mapping })
     }
 
-    /// The same, not registered.
+    /// The same, not registered. A memory file, as regions and exports are: to hardware memory is memory, but a device made of
+    /// software reaches a file's pages with less work than private ones.
     pub fn unregistered(&self, len: usize, huge: bool) -> Result<Mapping> {
-        let m = Mapping::anonymous(len, mem::RW)
-            .map_err(|e| Error::new(Status::NO_RESOURCES, "make a bench buffer", e.to_string()))?;
+        let bad = |e: Errno| Error::new(Status::NO_RESOURCES, "make a bench buffer", e.to_string());
+        let file = mem::memfd(c"bench", len as u64).map_err(bad)?;
+        let m = Mapping::shared_aligned(file.as_fd(), len, mem::RW).map_err(bad)?;
         if huge {
             m.collapse();
         } else {
             let _ = m.advise(0, len, mem::NOHUGEPAGE);
         }
-        super::super::rig::fill(m.ptr(), 1, len);
+        fill(m.ptr(), 1, len);
         Ok(m)
     }
 

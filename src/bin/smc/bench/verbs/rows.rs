@@ -26,13 +26,13 @@ fn one(
 }
 
 /// Nanoseconds of completed requests of `len` bytes, uniform over the home.
-fn latencies(peer: &Peer, verb: Verb, len: usize, count: usize) -> Result<Samples> {
+fn latencies(peer: &Peer, verb: Verb, len: usize, count: usize) -> Result<Vec<f64>> {
     let (mut rng, mut ns) = (Rng(7), Vec::new());
     for _ in 0..count {
         let off = rng.below(LEN / len) * len;
         ns.push(timed(|| peer.lane.run(verb, (&peer.memory, off), peer.home(off), len))?);
     }
-    Ok(Samples::new(ns))
+    Ok(ns)
 }
 
 /// Our own verbs loop against perftest.
@@ -48,8 +48,8 @@ pub fn check(plan: &Plan, report: &mut Report, peer: &Peer, on: On) -> Result<()
     };
     let ns = timed(queued)?;
     let bandwidth = (count * LEN) as f64 / ns * 1e9;
-    let writes = latencies(peer, Verb::Write, 64, count * 20)?.median();
-    let reads = latencies(peer, Verb::Read, PAGE, count * 20)?.median();
+    let writes = Samples::new(latencies(peer, Verb::Write, 64, count * 20)?).median();
+    let reads = Samples::new(latencies(peer, Verb::Read, PAGE, count * 20)?).median();
     let choice = &peer.lane.choice;
     let rows = [
         ("verbs.raw.write_bw.4MiB", "B/s", bandwidth, perftest::write_bandwidth(choice, count), "ib_write_bw -t 8"),
@@ -81,6 +81,7 @@ pub fn first_touch(plan: &Plan, report: &mut Report, home: &Home, peer: &Peer, o
     let pages = LEN / PAGE;
     let local = crate::bench::rig::buffer(LEN)?;
     let (mut rng, mut ours, mut bare) = (Rng(5), Vec::new(), Vec::new());
+    let mut read = Vec::new();
     for _ in 0..if plan.quick { 3 } else { 9 } {
         let order = rng.order(pages);
         let touch =
@@ -88,10 +89,10 @@ pub fn first_touch(plan: &Plan, report: &mut Report, home: &Home, peer: &Peer, o
         let rig = home.map(Some(Backend::Sigbus), MapOptions { window: 1, ..policy(Policy::Page) })?;
         ours.extend(touch(rig.v));
         drop(rig);
+        read.extend(latencies(peer, Verb::Read, PAGE, pages)?);
         baseline::with_sigbus_loop(LEN, local.ptr(), |v| bare.extend(touch(v)))?;
     }
-    let read = latencies(peer, Verb::Read, PAGE, if plan.quick { 1000 } else { 5000 })?;
-    let (ours, bare) = (Samples::new(ours), Samples::new(bare));
+    let (ours, bare, read) = (Samples::new(ours), Samples::new(bare), Samples::new(read));
     let base = read.median() + 1.5 * bare.median();
     let note = format!(
         "one page, random order, window 1; baseline: raw READ of 4 KiB ({:.2} us) and 1.5 times the bare fault loop ({:.2} us)",
