@@ -66,6 +66,7 @@ pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
         return rows::counts(report, &home, on);
     }
     rows::check(plan, report, &peer, on)?;
+    rows::link(plan, report, &home, &peer, on)?;
     paths::bulk(plan, report, &home, &mut peer, on)?;
     paths::random(plan, report, &home, &mut peer, on)?;
     rows::first_touch(plan, report, &home, &peer, on)?;

@@ -6,12 +6,14 @@ use super::{LEN, perftest, remote};
 use crate::bench::report::{On, Report, Samples, Target};
 use crate::bench::rig::{Home, Rng, fill, load, policy, store64, time};
 use crate::bench::{Plan, baseline};
-use smc_engine::base::Result;
 use smc_engine::base::addr::PAGE;
 use smc_engine::base::config::Backend;
+use smc_engine::base::{Error, HomeOff, Result, Status};
 use smc_engine::core::options::{MapOptions, Policy};
 use smc_engine::core::selftest;
+use smc_engine::link::WriteOp;
 use smc_engine::link::verbs::Verb;
+use smc_engine::sys::clock::Deadline;
 
 fn one(
     report: &mut Report,
@@ -69,6 +71,42 @@ pub fn check(plan: &Plan, report: &mut Report, peer: &Peer, on: On) -> Result<()
         );
         one(report, name, unit, [own, theirs.unwrap_or(0.0)], on, Target::None, &note);
     }
+    Ok(())
+}
+
+/// The link by itself, without faults and pages: what the engine can reach at best.
+pub fn link(plan: &Plan, report: &mut Report, home: &Home, peer: &Peer, on: On) -> Result<()> {
+    let (key, memory, link) = (home.open()?, peer.lane.unregistered(LEN, false)?, &*home.link);
+    let fail = |s: Status| Error::of(s, "use the link for the bench");
+    // SAFETY: the memory is unmapped after the registration was taken back.
+    let known = unsafe { link.register(memory.ptr(), LEN) }.map_err(fail)?;
+    let limit = || Deadline::in_ms(5000);
+    let (mut fetches, mut reads, mut posts, mut writes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut rng = Rng(9);
+    for _ in 0..if plan.quick { 2000 } else { 10_000 } {
+        let off = rng.below(LEN / PAGE) * PAGE;
+        // SAFETY: a page of our own.
+        let fetch = || unsafe { link.fetch(key, HomeOff(off as u64), memory.ptr(), PAGE, limit()) };
+        fetches.push(timed(|| fetch().ok().map_err(fail))?);
+        reads.push(timed(|| peer.lane.run(Verb::Read, (&peer.memory, off), peer.home(off), PAGE))?);
+    }
+    for _ in 0..if plan.quick { 30 } else { 100 } {
+        let op = WriteOp { src: memory.ptr(), len: LEN, off: HomeOff(0) };
+        let put = || {
+            // SAFETY: memory of our own, until the ticket was waited for.
+            let ticket = unsafe { link.post(key, &[op]) }?;
+            link.wait(key, ticket, limit()).and(link.fence(key, limit())).ok()
+        };
+        posts.push(timed(|| put().map_err(fail))?);
+        writes.push(timed(|| peer.lane.run(Verb::Write, (&peer.memory, 0), peer.home(0), LEN))?);
+    }
+    link.deregister(known);
+    link.close(key);
+    let [fetches, reads, posts, writes] = [fetches, reads, posts, writes].map(Samples::new);
+    let note = "Link::fetch of 4 KiB into registered memory; baseline: raw READ";
+    report.add("verbs.link.fetch.4KiB", "ns", &fetches, &reads, on, Target::None, note);
+    let note = "Link::post of 4 MiB, wait and fence; baseline: one raw WRITE";
+    report.add("verbs.link.post.4MiB", "ns", &posts, &writes, on, Target::None, note);
     Ok(())
 }
 
