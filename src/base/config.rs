@@ -65,6 +65,11 @@ pub const VARS: &[Var] = &[
         meaning: "bytes of local memory one region may keep resident (suffixes K, M, G); larger regions are paged",
     },
     Var {
+        name: "LIBSMC_POOL",
+        default: "16M",
+        meaning: "bytes of registered buffers per peer, which paged regions use on a network (suffixes K, M, G); 0: none",
+    },
+    Var {
         name: "LIBSMC_LINK",
         default: "none",
         meaning: "model put around every link: `wire` or `wire,latency_ns=2000,gap_ns=10,gbps=100`; its figures are modelled",
@@ -140,6 +145,9 @@ pub enum LogLevel {
     Debug,
 }
 
+/// Bytes of registered buffers per link, unless LIBSMC_POOL says otherwise.
+pub const POOL: u64 = 16 << 20;
+
 /// Which RDMA device the user wants; everything is optional.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct DeviceWish {
@@ -170,6 +178,8 @@ pub struct Config {
     pub wait_ms: u64,
     /// Resident limit of one region in bytes; 0 = let the engine choose.
     pub resident_limit: u64,
+    /// Bytes of registered buffers per link; 0 = none.
+    pub pool: u64,
     /// Users whose exporters are believed, beside our own and root.
     pub trust: Vec<u32>,
     /// Text of `LIBSMC_LINK`, parsed by the link layer.
@@ -194,6 +204,7 @@ impl Default for Config {
             backend: None,
             wait_ms: 5000,
             resident_limit: 0,
+            pool: POOL,
             trust: Vec::new(),
             link_model: String::new(),
             key: None,
@@ -226,6 +237,12 @@ impl Config {
             match parse_size(&v) {
                 Some(n) if n >= 1 << 16 => c.resident_limit = n,
                 _ => c.complain("LIBSMC_RESIDENT", &v, "expected bytes, at least 64K"),
+            }
+        }
+        if let Some(v) = get("LIBSMC_POOL") {
+            match parse_size(&v) {
+                Some(n) if n == 0 || n >= 1 << 16 => c.pool = n,
+                _ => c.complain("LIBSMC_POOL", &v, "expected bytes, at least 64K, or 0"),
             }
         }
         if let Some(v) = get("LIBSMC_TRUST").filter(|v| !v.is_empty()) {
@@ -342,6 +359,8 @@ mod tests {
         assert_eq!(c.complaints.len(), 3);
         let c = Config::parse(|v| (v == "LIBSMC_TRUST").then(|| "1000, 33".into()));
         assert_eq!(c.trust, [1000, 33]);
+        let pool = |text: &'static str| Config::parse(|v| (v == "LIBSMC_POOL").then(|| text.into())).pool;
+        assert_eq!([pool("0"), pool("1M"), pool("1K"), pool("x")], [0, 1 << 20, POOL, POOL]);
         let c = Config::parse(|v| (v == "LIBSMC_FAULT").then(|| "uffd-sigbus".into()));
         assert_eq!(c.backend, Some(Backend::Sigbus));
     }

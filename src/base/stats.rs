@@ -86,6 +86,16 @@ counters! {
         home_ops,
         /// write-backs that failed
         write_errors,
+        /// memory registered with the link's hardware for this region
+        registrations,
+        /// bytes of it
+        registered_bytes,
+        /// operations through buffers that were registered before
+        registrations_reused,
+        /// registrations that were refused (see RLIMIT_MEMLOCK): bytes are copied instead
+        registrations_refused,
+        /// bytes copied through registered buffers, because the region's own memory is not registered
+        bytes_staged,
     }
 }
 

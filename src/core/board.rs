@@ -31,7 +31,7 @@ pub const FILE: &str = "libsmc-stats";
 /// First word of the header.
 const MAGIC: u64 = u64::from_le_bytes(*b"SMCBOARD");
 /// Second word: of the layout and of the counters' table.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 /// Regions that fit.
 const SLOTS: usize = 64;
 /// Words before the first slot: magic, version, owner's pid, number of counters, regions that found no slot.

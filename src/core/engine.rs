@@ -2,6 +2,7 @@
 
 use super::coverage;
 use super::options::{MapOptions, PeerName};
+use super::regcache::RegCache;
 use super::region::{Parts, Region};
 use super::selftest::{self, Trial};
 use super::views;
@@ -26,6 +27,8 @@ pub struct Engine {
     choice: OnceLock<Choice>,
     links: Mutex<Vec<(PeerName, Arc<dyn Link>)>>,
     regions: Mutex<Vec<Entry>>,
+    /// Registered buffers of the links that are kept: they are used again by later regions.
+    caches: Mutex<Vec<Arc<RegCache>>>,
 }
 
 /// The back end in use and how it was found.
@@ -79,6 +82,7 @@ impl Engine {
             choice: OnceLock::new(),
             links: Mutex::default(),
             regions: Mutex::default(),
+            caches: Mutex::default(),
         });
         if !engine.owner.in_child() {
             Ok(engine)
@@ -170,6 +174,7 @@ impl Engine {
         let policy = opts.policy;
         let region =
             Region::new(Parts { link: link.clone(), opened, opts, backend }).inspect_err(|_| link.close(key))?;
+        self.keep(&region);
         self.info(|| {
             let (bytes, backend, paged) = (region.len(), region.backend().name(), region.local_limit().is_some());
             let kept = if paged { "paged" } else { "resident whole" };
@@ -179,6 +184,16 @@ impl Engine {
             )
         });
         Ok(region)
+    }
+
+    /// Keeps the registered buffers of a peer's link beyond the region that made them.
+    fn keep(&self, region: &Region) {
+        let Some(cache) = region.regcache() else { return };
+        let mut caches = lock(&self.caches);
+        let is_kept = lock(&self.links).iter().any(|(_, l)| cache.is_of(l));
+        if is_kept && !caches.iter().any(|c| Arc::ptr_eq(c, cache)) {
+            caches.push(cache.clone());
+        }
     }
 
     /// A decision, for who asked to be told (`LIBSMC_LOG=info`).

@@ -5,6 +5,7 @@
 
 use super::harvest::Heat;
 use super::pages::{Event, State};
+use super::regcache;
 use super::region::Region;
 use super::show::Holds;
 use super::views::View;
@@ -230,11 +231,12 @@ impl Region {
     fn fetch_once(&self, run: PageRange, deadline: Deadline) -> Status {
         let len = self.valid_run(run);
         let (own, off) = (self.a_page(run.start), self.off(run.start));
-        match self.t_page(run.start) {
+        let (from, to) = ((self.key, off), [self.t_page(run.start), Some(own)]);
+        match self.way.staged() {
             // SAFETY: the run lies inside A and T, and FETCHING makes this thread their only user.
-            Some(twin) => unsafe { self.link.fetch_pair(self.key, off, [twin, own], len, deadline) },
+            Some(cache) => unsafe { cache.fetch(from, to, len, deadline, &self.stats) },
             // SAFETY: as above.
-            None => unsafe { self.link.fetch(self.key, off, own, len, deadline) },
+            None => unsafe { regcache::fetch_plain(&*self.link, from, to, len, deadline) },
         }
     }
 

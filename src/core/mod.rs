@@ -25,6 +25,7 @@ pub mod options;
 pub mod pages;
 pub mod poison;
 mod pushes;
+pub mod regcache;
 pub mod region;
 pub mod selftest;
 mod show;

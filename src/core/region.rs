@@ -15,6 +15,7 @@ use super::mapping::ViewSlot;
 use super::options::{MapOptions, OnError, Policy, Through};
 use super::pages::diff::{self, Differ};
 use super::pages::{PageTable, State};
+use super::regcache::{RegCache, Way};
 use super::tracker::{Delivery, Tracker, Tracking};
 use super::unsent::{Unfenced, Unsent};
 use super::views::{self, View};
@@ -23,7 +24,7 @@ use crate::base::addr::{PAGE, PageRange, round_up_page};
 use crate::base::config::Backend;
 use crate::base::stats::RegionStats;
 use crate::base::{Error, HomeOff, Result, Status};
-use crate::link::{Link, MemoryKind, Opened, RegionKey, Registration};
+use crate::link::{Link, MemoryKind, Opened, RegionKey};
 use crate::sys::clock::Deadline;
 use crate::sys::kept::KeptFd;
 use crate::sys::mem::{self, Mapping};
@@ -59,7 +60,8 @@ pub struct Region {
     pub(super) file: KeptFd,
     a: Mapping,
     t: Option<Mapping>,
-    registrations: Vec<Registration>,
+    /// How its bytes meet the link's hardware.
+    pub(super) way: Way,
     pub(super) pages: PageTable,
     pub(super) tracker: Tracker,
     pub(super) harvest: Lock,
@@ -117,8 +119,10 @@ impl Region {
         };
         // The size is fixed from here on: nobody can truncate pages away under a view.
         let _ = mem::seal(file.as_fd(), mem::SEAL_SHRINK | mem::SEAL_GROW);
-        let registrations = register(&*link, if pinned { [Some(&a), t.as_ref()] } else { [None, None] })
-            .map_err(|s| Error::of(s, &attempt))?;
+        let stats = RegionStats::new();
+        let touched = t.as_ref().unwrap_or(&a);
+        // SAFETY: A and T live as long as the region, which lets go of them in `drop`, before they are unmapped.
+        let way = unsafe { Way::choose(&link, pinned.then_some(touched), &name, &stats) };
         let region = Arc::new(Region {
             pages: PageTable::new(size / PAGE).map_err(|s| Error::of(s, &attempt))?,
             detector: Detector::new(opts.window),
@@ -135,7 +139,7 @@ impl Region {
             unfenced: Unfenced::new(link.attachments(opened.key)),
             harvest: Lock::new(),
             exact: Lock::new(),
-            stats: RegionStats::new(),
+            stats,
             key: opened.key,
             len: opened.info.len,
             kind: opened.info.kind,
@@ -145,7 +149,7 @@ impl Region {
             file: KeptFd::new(file),
             a,
             t,
-            registrations,
+            way,
             tracker,
             budget,
         });
@@ -185,6 +189,11 @@ impl Region {
     /// Back end in use.
     pub fn backend(&self) -> Backend {
         self.tracker.backend
+    }
+
+    /// The registrations of its link, where that has any.
+    pub fn regcache(&self) -> Option<&Arc<RegCache>> {
+        self.way.cache()
     }
 
     /// The link it uses.
@@ -341,9 +350,7 @@ impl Drop for Region {
         if !released.is_ok() {
             self.say_lost(released);
         }
-        for r in self.registrations.drain(..) {
-            self.link.deregister(r);
-        }
+        self.way = Way::Plain;
         self.link.close(self.key);
     }
 }
@@ -374,13 +381,4 @@ fn private_alias(
         let _ = m.advise(0, m.len(), mem::NOHUGEPAGE);
     }
     Ok(m)
-}
-
-fn register(link: &dyn Link, maps: [Option<&Mapping>; 2]) -> std::result::Result<Vec<Registration>, Status> {
-    let mut out = Vec::new();
-    for m in maps.into_iter().flatten() {
-        // SAFETY: A and T live as long as the region, which deregisters them first.
-        out.push(unsafe { link.register(m.ptr(), m.len()) }?);
-    }
-    Ok(out)
 }

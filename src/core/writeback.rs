@@ -10,10 +10,11 @@
 use super::harvest::Heat;
 use super::options::Policy;
 use super::pages::{Event, State};
+use super::regcache::Buffer;
 use super::region::Region;
 use super::unsent::Runs;
 use crate::base::Status;
-use crate::base::addr::PageRange;
+use crate::base::addr::{PAGE, PageRange};
 use crate::link::{Ticket, WriteOp};
 use crate::sys::clock::Deadline;
 use crate::sys::sync::SignalsBlocked;
@@ -44,6 +45,8 @@ struct Piece {
     home: u64,
     ops: usize,
     held: usize,
+    /// The registered buffer its bytes are sent from, where they pass one.
+    buffer: Option<Buffer>,
 }
 
 impl Outbox {
@@ -217,14 +220,20 @@ impl Region {
         let (mut at, mut piece) = (range.start, FIRST_PIECE);
         while at < range.end && out.held.len() < WINDOW_PAGES {
             let held = out.held.len();
-            let next = match self.gather(PageRange { start: at, end: range.end }, piece, out, deadline) {
+            let buffer = self.way.staged().and_then(|c| c.take(&self.stats));
+            if self.way.staged().is_some_and(|c| c.buffer_size() > 0) && buffer.is_none() && held > 0 {
+                // Those of this window are free again when it was delivered.
+                return (at, Status::OK);
+            }
+            let piece_now = buffer.as_ref().map_or(piece, |b| piece.min(b.len() / PAGE));
+            let next = match self.gather(PageRange { start: at, end: range.end }, piece_now, out, deadline) {
                 Ok(next) => next,
                 Err(s) => return (at, s),
             };
             let blocked = next == at && out.held.len() == held;
             let home = self.link.attachments(self.key);
-            let ticket = self.post_piece(&mut out.ops);
-            out.pieces.push(Piece { ticket, home, ops: out.ops.posted, held: out.held.len() });
+            let ticket = self.post_piece(&mut out.ops, buffer.as_ref());
+            out.pieces.push(Piece { ticket, home, ops: out.ops.posted, held: out.held.len(), buffer });
             if blocked || out.pieces.last().is_some_and(|p| p.ticket.is_err()) {
                 return (next, Status::OK);
             }
@@ -233,9 +242,13 @@ impl Region {
         (at, Status::OK)
     }
 
-    fn post_piece(&self, ops: &mut Ops) -> Result<Option<Ticket>, Status> {
-        let fresh = ops.list.get(ops.posted..).unwrap_or(&[]);
-        ops.posted = ops.list.len();
+    fn post_piece(&self, ops: &mut Ops, buffer: Option<&Buffer>) -> Result<Option<Ticket>, Status> {
+        let posted = std::mem::replace(&mut ops.posted, ops.list.len());
+        let fresh = ops.list.get_mut(posted..).unwrap_or(&mut []);
+        if let Some(b) = buffer {
+            // SAFETY: the sources lie inside A and T, in pages this thread has locked.
+            unsafe { b.stage(fresh, &self.stats) };
+        }
         if fresh.is_empty() {
             return Ok(None);
         }
@@ -321,7 +334,7 @@ impl Region {
     /// Waits for the posted pieces in order and unlocks their pages; what failed is dirty again.
     fn deliver(&self, out: &mut Outbox, deadline: Deadline) -> Status {
         let (mut op, mut page, mut worst) = (0, 0, Status::OK);
-        for p in &out.pieces {
+        for p in &mut out.pieces {
             let ops = out.ops.list.get(op..p.ops).unwrap_or(&[]);
             let held = out.held.get(page..p.held).unwrap_or(&[]);
             (op, page) = (p.ops, p.held);
@@ -330,6 +343,7 @@ impl Region {
                 Ok(None) => Status::OK,
                 Err(s) => s,
             };
+            drop(p.buffer.take());
             if !ops.is_empty() {
                 self.settle(ops, held, status, p.home);
             }

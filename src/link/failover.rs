@@ -289,6 +289,10 @@ impl Link for Failover {
         r
     }
 
+    fn wants_registration(&self) -> bool {
+        self.paths.iter().any(|p| p.link.wants_registration())
+    }
+
     unsafe fn register(&self, ptr: *mut u8, len: usize) -> Result<Registration, Status> {
         let mut made = [None, None];
         let mut cause = Status::NOT_SUPPORTED;

@@ -255,6 +255,11 @@ pub trait Link: Send + Sync {
     /// Performs `op` at the home and answers the word's old value.
     fn atomic(&self, key: RegionKey, off: HomeOff, op: AtomicOp, deadline: Deadline) -> Result<u64, Status>;
 
+    /// True when bytes move faster from and to memory that was registered: anything else is copied by the link.
+    fn wants_registration(&self) -> bool {
+        false
+    }
+
     /// Makes `[ptr, ptr + len)` usable as source and destination; links without hardware answer at once.
     ///
     /// # Safety

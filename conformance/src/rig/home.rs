@@ -1,6 +1,6 @@
 //! Homes that the suites can look at and change past every cache.
 
-use super::Valve;
+use super::{Card, Valve};
 use smc_engine::base::Status;
 use smc_engine::core::export::{Export, ExportOptions, Exporter, Memory};
 use smc_engine::link::Link;
@@ -106,6 +106,12 @@ impl Home {
     /// This home behind a plan of faults.
     pub fn behind(self, name: &'static str, plan: Plan) -> Home {
         Home { name, link: Arc::new(Faulty::new(self.link.clone(), plan)), ..self }
+    }
+
+    /// This home behind a card that takes registrations of `limit` bytes in all.
+    pub fn with_card(self, limit: u64) -> (Home, Arc<Card>) {
+        let card = Arc::new(Card::new(self.link.clone(), limit));
+        (Home { name: "card", link: card.clone(), ..self }, card)
     }
 
     /// This home behind a valve that the case turns.

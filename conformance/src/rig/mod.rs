@@ -3,11 +3,13 @@
 //! Suites run their cases in a process of their own and say what is wrong by `assert!`: a panic in any thread is the
 //! case's failing verdict.
 
+pub mod card;
 pub mod home;
 pub mod node;
 pub mod setting;
 pub mod valve;
 
+pub use card::Card;
 pub use home::Home;
 pub use valve::Valve;
 

@@ -23,6 +23,7 @@ pub fn all() -> Vec<Case> {
         paging::basic::CASES,
         paging::views::CASES,
         paging::counters::CASES,
+        paging::registration::CASES,
         paging::limits::CASES,
         paging::errors::CASES,
         paging::failure::CASES,

@@ -97,6 +97,9 @@ impl Link for Struck {
         strike()?;
         self.0.atomic(key, off, op, deadline)
     }
+    fn wants_registration(&self) -> bool {
+        self.0.wants_registration()
+    }
     unsafe fn register(&self, ptr: *mut u8, len: usize) -> Result<Registration, Status> {
         strike()?;
         // SAFETY: the caller's promise is passed on.

@@ -257,6 +257,10 @@ impl Link for Faulty {
         old
     }
 
+    fn wants_registration(&self) -> bool {
+        self.inner.wants_registration()
+    }
+
     unsafe fn register(&self, ptr: *mut u8, len: usize) -> Result<Registration, Status> {
         // SAFETY: the caller's promise is passed on.
         unsafe { self.inner.register(ptr, len) }

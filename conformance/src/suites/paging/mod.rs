@@ -8,6 +8,7 @@ pub mod failover;
 pub mod failure;
 pub mod first_writes;
 pub mod limits;
+pub mod registration;
 pub mod storms;
 pub mod threads;
 pub mod views;

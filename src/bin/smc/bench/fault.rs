@@ -18,7 +18,7 @@ pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
     let pages = if plan.quick { 4096 } else { 16384 };
     let rounds = if plan.quick { 3 } else { 7 };
     let home = Home::new(pages * PAGE, None)?;
-    let base = home.export.base().cast_const();
+    let base = home.base().cast_const();
     let mut rng = Rng(42);
     let cases: [(&str, Backend, Policy, Target); 4] = [
         ("fault.first_touch", Backend::Sigbus, Policy::Page, Target::AtMost(1.5)),

@@ -1,7 +1,7 @@
 //! What the preloaded library costs a program that uses no region: the same child with and without it, by turns.
 
 use super::Plan;
-use super::report::{Report, Target};
+use super::report::{Report, Target, Truth};
 use crate::launch::find_library;
 use smc_engine::base::{Error, Result, Status};
 use std::hint::black_box;
@@ -45,7 +45,16 @@ pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
 fn put(report: &mut Report, name: &str, unit: &'static str, all: [Vec<f64>; 2], q: f64, more: f64, note: &str) {
     let [with, without] = all.map(super::report::Samples::new);
     let spread = (with.len(), with.median(), with.at(0.99));
-    report.put(name, unit, with.at(q), without.at(q), spread, ("none", false), Target::AtMostMore(more), note);
+    report.put(
+        name,
+        unit,
+        with.at(q),
+        without.at(q),
+        spread,
+        ("none", Truth::Measured),
+        Target::AtMostMore(more),
+        note,
+    );
 }
 
 fn preloaded(mut c: Command, lib: Option<&Path>) -> Command {

@@ -63,6 +63,6 @@ pub fn run(plan: &Plan, report: &mut Report) -> Result<()> {
 
 /// The baseline: all of the home into a buffer, then the sum.
 fn copied_sum(home: &Home, to: &Mapping) -> u64 {
-    copy(home.export.base(), to.ptr(), to.len());
+    copy(home.base(), to.ptr(), to.len());
     sum(to.ptr(), to.len())
 }

@@ -19,6 +19,8 @@ pub struct Figure {
     pub link: String,
     /// The link's times come from a model.
     pub modelled: bool,
+    /// The link's device is made of software: counts mean something, times nothing.
+    pub emulated: bool,
     /// Samples behind `value`.
     pub samples: usize,
     /// Median of the samples.
@@ -31,6 +33,20 @@ pub struct Figure {
     /// What the baseline is, and what a reader must know.
     pub note: String,
 }
+
+/// What the figures of a link are worth.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Truth {
+    /// This machine's own.
+    Measured,
+    /// Times come from a declared model.
+    Modelled,
+    /// The device is made of software.
+    Emulated,
+}
+
+/// A link's name and what its figures are worth.
+pub type On<'a> = (&'a str, Truth);
 
 /// A bound on a ratio.
 #[derive(Clone, Copy)]
@@ -77,6 +93,8 @@ pub struct Report {
     json: bool,
     targets: usize,
     missed: Vec<String>,
+    /// All figures so far.
+    pub figures: Vec<Figure>,
 }
 
 impl Report {
@@ -85,11 +103,23 @@ impl Report {
         if !json {
             println!("{}", machine());
             println!(
-                "{:34} {:>12} {:>12} {:>8}  {:<9} {:>10} {:>10}  target",
+                "{:38} {:>12} {:>12} {:>8}  {:<9} {:>10} {:>10}  target",
                 "figure", "value", "baseline", "ratio", "link", "p50", "p99"
             );
         }
-        Report { json, targets: 0, missed: Vec::new() }
+        Report { json, targets: 0, missed: Vec::new(), figures: Vec::new() }
+    }
+
+    /// A line for people, between figures.
+    pub fn say(&self, text: &str) {
+        if !self.json {
+            println!("{text}");
+        }
+    }
+
+    /// A figure by name.
+    pub fn figure(&self, name: &str) -> Option<&Figure> {
+        self.figures.iter().find(|f| f.name == name)
     }
 
     /// A suite begins.
@@ -107,7 +137,7 @@ impl Report {
         unit: &'static str,
         ours: &Samples,
         base: &Samples,
-        on: (&str, bool),
+        on: On,
         target: Target,
         note: &str,
     ) {
@@ -132,7 +162,7 @@ impl Report {
         value: f64,
         baseline: f64,
         (samples, p50, p99): (usize, f64, f64),
-        (link, modelled): (&str, bool),
+        (link, truth): On,
         target: Target,
         note: &str,
     ) {
@@ -150,7 +180,8 @@ impl Report {
             baseline,
             ratio,
             link: link.into(),
-            modelled,
+            modelled: truth == Truth::Modelled,
+            emulated: truth == Truth::Emulated,
             samples,
             p50,
             p99,
@@ -166,6 +197,7 @@ impl Report {
             self.missed.push(format!("{name}: {seen}, target {}", f.target.as_deref().unwrap_or("")));
         }
         self.print(&f, met);
+        self.figures.push(f);
     }
 
     fn print(&self, f: &Figure, met: bool) {
@@ -173,11 +205,16 @@ impl Report {
             println!("{}", serde_json::to_string(f).unwrap_or_default());
             return;
         }
-        let link = format!("{}{}", f.link, if f.modelled { "*" } else { "" });
+        let mark = match (f.modelled, f.emulated) {
+            (true, _) => "*",
+            (_, true) => "~",
+            _ => "",
+        };
+        let link = format!("{}{mark}", f.link);
         let verdict =
             f.target.as_ref().map_or(String::new(), |t| format!("{t} {}", if met { "met" } else { "MISSED" }));
         println!(
-            "{:34} {:>12} {:>12} {:>8.3}  {:<9} {:>10} {:>10}  {verdict}",
+            "{:38} {:>12} {:>12} {:>8.3}  {:<9} {:>10} {:>10}  {verdict}",
             f.name,
             human(f.value, f.unit),
             human(f.baseline, f.unit),
@@ -196,7 +233,12 @@ impl Report {
         if self.json {
             return;
         }
-        println!("* modelled: times of that link come from the wire model, not from hardware");
+        if self.figures.iter().any(|f| f.modelled) {
+            println!("* modelled: times of that link come from a model, not from hardware");
+        }
+        if self.figures.iter().any(|f| f.emulated) {
+            println!("~ emulated: the device is made of software; counts mean something, times nothing");
+        }
         match (self.targets, self.missed.len()) {
             (0, _) => {}
             (t, 0) => println!("all {t} targets met"),
@@ -209,7 +251,7 @@ impl Report {
 }
 
 /// A value with its unit, scaled for reading.
-fn human(v: f64, unit: &str) -> String {
+pub fn human(v: f64, unit: &str) -> String {
     match unit {
         "ns" if v >= 1e6 => format!("{:.2} ms", v / 1e6),
         "ns" if v >= 1e3 => format!("{:.2} us", v / 1e3),
@@ -223,7 +265,7 @@ fn human(v: f64, unit: &str) -> String {
 }
 
 /// The machine in one line.
-fn machine() -> String {
+pub fn machine() -> String {
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu
         .lines()

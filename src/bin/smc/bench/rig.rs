@@ -1,5 +1,7 @@
 //! What the suites run on: an exported home, a link to it, a region and its view.
 
+use super::report::{On, Truth};
+use super::verbs::Exporting;
 use smc_engine::base::addr::PAGE;
 use smc_engine::base::config::Backend;
 use smc_engine::base::{HomeOff, Result, Status};
@@ -16,11 +18,19 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 /// An exported home of this process and a link to it.
 pub struct Home {
-    /// The memory's owner.
-    pub export: Export,
     /// The path to it.
     pub link: Arc<dyn Link>,
     name: String,
+    // After the link: the home goes last.
+    keep: Keep,
+}
+
+/// What keeps the memory.
+enum Keep {
+    /// An export of this process.
+    Own(Export),
+    /// Another process.
+    Child { _child: Exporting },
 }
 
 impl Home {
@@ -37,17 +47,27 @@ impl Home {
         // Every page of the home exists: a fetch must not pay for the exporter's first touch.
         // SAFETY: the export's memory is `len` bytes and lives as long as the export.
         unsafe { std::ptr::write_bytes(export.base(), 1, len) };
-        Ok(Home { export, link, name })
+        Ok(Home { link, name, keep: Keep::Own(export) })
+    }
+
+    /// The home of another process.
+    pub fn elsewhere(link: Arc<dyn Link>, name: &str, child: Exporting) -> Home {
+        Home { link, name: name.into(), keep: Keep::Child { _child: child } }
+    }
+
+    /// First byte of a home of this process; null for one elsewhere.
+    pub fn base(&self) -> *mut u8 {
+        if let Keep::Own(export) = &self.keep { export.base() } else { std::ptr::null_mut() }
     }
 
     /// Label for reports.
-    pub fn on(&self) -> (&'static str, bool) {
-        (self.link.name(), self.link.modelled())
+    pub fn on(&self) -> On<'static> {
+        (self.link.name(), if self.link.modelled() { Truth::Modelled } else { Truth::Measured })
     }
 
     /// Opens the region for raw use of the link.
     pub fn open(&self) -> Result<RegionKey> {
-        Ok(self.link.open(&self.name, Access::ReadWrite, Deadline::in_ms(1000))?.key)
+        Ok(self.link.open(&self.name, Access::ReadWrite, Deadline::in_ms(10_000))?.key)
     }
 
     /// Maps it whole.
@@ -56,7 +76,7 @@ impl Home {
             Some(b) => b,
             None => default_backend(),
         };
-        let opened = self.link.open(&self.name, Access::ReadWrite, Deadline::in_ms(1000))?;
+        let opened = self.link.open(&self.name, Access::ReadWrite, Deadline::in_ms(10_000))?;
         let opts = MapOptions {
             wait_ms: 5000,
             resident_limit: if opts.resident_limit == 0 { 16 << 30 } else { opts.resident_limit },
@@ -69,8 +89,12 @@ impl Home {
     }
 }
 
-/// The back end the self-test chooses here.
+/// The back end that LIBSMC_FAULT names, or else the self-test chooses here.
 pub fn default_backend() -> Backend {
+    let named = smc_engine::base::config::variable("LIBSMC_FAULT").and_then(|v| Backend::parse(&v));
+    if let Some(b) = named {
+        return b;
+    }
     smc_engine::core::selftest::choose().0.unwrap_or(Backend::Mprotect)
 }
 

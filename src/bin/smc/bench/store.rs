@@ -7,14 +7,16 @@ use smc_engine::base::Result;
 use smc_engine::core::options::Policy;
 
 /// What one pass took.
-struct Pass {
-    total_ns: f64,
-    each_ns: Vec<f64>,
+pub struct Pass {
+    /// Stores and release.
+    pub total_ns: f64,
+    /// Each store by itself.
+    pub each_ns: Vec<f64>,
     messages: u64,
 }
 
 /// Stores 64 B at each offset, then releases.
-fn pass(home: &Home, pol: Policy, offsets: &[usize], value: u64) -> Result<Pass> {
+pub fn pass(home: &Home, pol: Policy, offsets: &[usize], value: u64) -> Result<Pass> {
     let rig = home.map(None, policy(pol))?;
     rig.touch_all();
     rig.release();

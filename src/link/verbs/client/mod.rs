@@ -267,6 +267,10 @@ impl Link for VerbsLink {
         self.count(key, |s| s.atomic(off.0, op, deadline), |s| s.atomics.hit())
     }
 
+    fn wants_registration(&self) -> bool {
+        true
+    }
+
     unsafe fn register(&self, ptr: *mut u8, len: usize) -> Result<Registration, Status> {
         if self.table.in_child() {
             return Err(Status::FORKED);
