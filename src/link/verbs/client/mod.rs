@@ -32,7 +32,7 @@ pub use table::SLOTS;
 
 use crate::base::config::{Config, DeviceWish, LogLevel};
 use crate::base::stats::LinkStats;
-use crate::base::{Error, HomeOff, Status, config};
+use crate::base::{Error, HomeOff, Status};
 use crate::link::mgmt::RegionDesc;
 use crate::link::mgmt::key::Key;
 use crate::link::mgmt::message::valid_name;
@@ -44,7 +44,6 @@ use crate::sys::process;
 use crate::sys::thread::{self, OwnThread};
 use rig::Rigs;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -77,7 +76,7 @@ impl VerbsLink {
     /// A link that starts nothing until the first open. The pre-shared key is read now: `NOT_FOUND` without one, `PERMISSION` when others could
     /// read it, `INVALID_ARGUMENT` when it is none.
     pub fn new(host: &str, port: u16, config: &Config) -> Result<VerbsLink, Error> {
-        Ok(VerbsLink::with_key(host, port, find_key()?, config.device.clone(), config.lanes, config.log))
+        Ok(VerbsLink::with_key(host, port, find_key(config)?, config.device.clone(), config.lanes, config.log))
     }
 
     /// The same with a key and a device that are given.
@@ -148,15 +147,13 @@ impl VerbsLink {
     }
 }
 
-/// The key of this process: the file that `LIBSMC_KEY` names, or the first there is of the usual places.
-fn find_key() -> Result<Key, Error> {
-    if let Some(named) = config::variable("LIBSMC_KEY").filter(|v| !v.is_empty()) {
-        return Key::load(&PathBuf::from(named));
+/// The key of this process: the one that is named, or the first there is of the usual places.
+fn find_key(config: &Config) -> Result<Key, Error> {
+    if let Some(named) = &config.key {
+        return Key::load(named);
     }
-    let absolute = |name| config::variable(name).map(PathBuf::from).filter(|p| p.is_absolute());
-    let own = absolute("XDG_CONFIG_HOME").or(absolute("HOME").map(|h| h.join(".config")));
-    for place in own.map(|p| p.join("libsmc/key")).into_iter().chain(["/etc/libsmc/key".into()]) {
-        match Key::load(&place) {
+    for place in &config.key_places {
+        match Key::load(place) {
             // An unfit key does not let the next place win.
             Err(e) if e.status == Status::NOT_FOUND => {}
             r => return r,
