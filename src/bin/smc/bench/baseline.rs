@@ -61,28 +61,49 @@ impl Bare {
     }
 }
 
-/// Where the handler below finds its things: start of V, start of A, start of the home, the descriptor.
-static HANDLER: [AtomicUsize; 5] = [const { AtomicUsize::new(0) }; 5];
+/// Brings the page at an offset to an address. Runs in a signal handler.
+pub type Bring<'a> = dyn Fn(usize, *mut u8) + 'a;
 
-/// The smallest SIGBUS handler that fetches a page: copy 4 KiB, CONTINUE.
+/// Where the handler below finds its things: start of V, start of A, the address of a `&Bring`, the descriptor.
+static HANDLER: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+
+/// The smallest SIGBUS handler that fetches a page: bring 4 KiB, CONTINUE.
 extern "C" fn on_bus(_sig: i32, info: *mut signal::Info, _ctx: *mut signal::Context) {
     let get = |i: usize| HANDLER.get(i).map_or(0, |h| h.load(SeqCst));
     // SAFETY: the kernel's info of a SIGBUS.
     let page = unsafe { signal::fault_addr(info) } & !(PAGE - 1);
     let off = page.wrapping_sub(get(0));
-    // SAFETY: A and the home are mapped for as long as the handler is installed, and as long as V.
-    unsafe { std::ptr::copy_nonoverlapping((get(2) + off) as *const u8, (get(1) + off) as *mut u8, PAGE) };
+    // SAFETY: HANDLER[2] holds the address of a reference that outlives the handler.
+    let bring = unsafe { &*(get(2) as *const &Bring) };
+    bring(off, (get(1) + off) as *mut u8);
     // SAFETY: HANDLER[3] holds the address of a Uffd that outlives the handler.
     let uffd = unsafe { &*(get(3) as *const Uffd) };
     let _ = uffd.admit(page, PAGE, true);
 }
 
-/// First touches served by [`on_bus`]; calls `f` with V while the handler is installed.
+/// First touches served by [`on_bus`] with a copy of 4 KiB; calls `f` with V while the handler is installed.
 pub fn with_sigbus_loop(len: usize, home: *const u8, f: impl FnOnce(*mut u8)) -> Result<()> {
     let bare = Bare::new(len, uffd::FEATURE_SIGBUS)?;
-    for (slot, value) in
-        HANDLER.iter().zip([bare.v.addr(), bare.a.addr(), home as usize, &raw const bare.uffd as usize])
-    {
+    // SAFETY: A and the home are mapped for as long as the handler is installed, and as long as V.
+    let copy = |off: usize, to: *mut u8| unsafe { std::ptr::copy_nonoverlapping(home.wrapping_add(off), to, PAGE) };
+    bare.serve(&copy, f)
+}
+
+impl Bare {
+    /// A.
+    pub fn a(&self) -> &Mapping {
+        &self.a
+    }
+
+    /// First touches served by [`on_bus`]; made with [`uffd::FEATURE_SIGBUS`].
+    pub fn serve(&self, bring: &Bring, f: impl FnOnce(*mut u8)) -> Result<()> {
+        serve(self, &bring, f)
+    }
+}
+
+fn serve(bare: &Bare, bring: &&Bring, f: impl FnOnce(*mut u8)) -> Result<()> {
+    let values = [bare.v.addr(), bare.a.addr(), std::ptr::from_ref(bring) as usize, &raw const bare.uffd as usize];
+    for (slot, value) in HANDLER.iter().zip(values) {
         slot.store(value, SeqCst);
     }
     let old = signal::set(signal::SIGBUS, &Action::handle(on_bus)).map_err(bad)?;

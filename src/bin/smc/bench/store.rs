@@ -12,7 +12,8 @@ pub struct Pass {
     pub total_ns: f64,
     /// Each store by itself.
     pub each_ns: Vec<f64>,
-    messages: u64,
+    /// Messages of the release.
+    pub messages: u64,
 }
 
 /// Stores 64 B at each offset, then releases.

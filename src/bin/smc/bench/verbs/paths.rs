@@ -115,7 +115,8 @@ pub fn random(plan: &Plan, report: &mut Report, home: &Home, peer: &mut Peer, on
     }
     for (pol, suffix, least) in [(Policy::Page, "", Target::AtLeast(17.0)), (Policy::Byte, ".byte", Target::None)] {
         let passes: Vec<_> = (0..if plan.quick { 3 } else { 7 })
-            .map(|i| crate::bench::store::pass(home, pol, &spots, 1000 + i * 10))
+            // Every byte differs from what the last pass left.
+            .map(|i| crate::bench::store::pass(home, pol, &spots, (i * 2 + 2) * 0x0101_0101_0101_0101))
             .collect::<Result<_>>()?;
         let bandwidth = Samples::new(passes.iter().map(|p| (stores * 64) as f64 / p.total_ns * 1e9).collect());
         let name = format!("verbs.store.random64{suffix}");
@@ -126,6 +127,14 @@ pub fn random(plan: &Plan, report: &mut Report, home: &Home, peer: &mut Peer, on
         let each = Samples::new(passes.iter().flat_map(|p| p.each_ns.iter().copied()).collect());
         let note = "one store as the program sees it, clock included";
         report.add(&format!("{name}.latency"), "ns", &each, &plain, on, Target::AtMost(0.2), note);
+        if pol == Policy::Byte
+            && let Some(raw) = report.figure("verbs.raw.write_rate.64").map(|f| f.value)
+        {
+            let rate = Samples::new(passes.iter().map(|p| p.messages as f64 / p.total_ns * 1e9).collect());
+            let stat = (rate.len(), rate.median(), rate.at(0.99));
+            let note = "messages a second of that, comparison included; baseline: raw WRITEs of 64 B in a queue";
+            report.put(&format!("{name}.messages"), "1/s", rate.median(), raw, stat, on, Target::None, note);
+        }
         if pol == Policy::Page {
             let note = "the same against the staged copy of 64 B";
             report.add(&format!("{name}.latency.vs_staged"), "ns", &each, &staged, on, Target::AtMost(0.0555), note);

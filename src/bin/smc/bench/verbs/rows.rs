@@ -2,6 +2,7 @@
 
 use super::paths::timed;
 use super::peer::Peer;
+use super::raw::DEPTH;
 use super::{LEN, perftest, remote};
 use crate::bench::report::{On, Report, Samples, Target};
 use crate::bench::rig::{Home, Rng, fill, load, policy, store64, time};
@@ -14,6 +15,7 @@ use smc_engine::core::selftest;
 use smc_engine::link::WriteOp;
 use smc_engine::link::verbs::Verb;
 use smc_engine::sys::clock::Deadline;
+use smc_engine::sys::uffd::FEATURE_SIGBUS;
 
 fn one(
     report: &mut Report,
@@ -37,6 +39,17 @@ fn latencies(peer: &Peer, verb: Verb, len: usize, count: usize) -> Result<Vec<f6
     Ok(ns)
 }
 
+/// 64-byte WRITEs to random places, as many under way as fit.
+fn flood(peer: &Peer, count: usize) -> Result<()> {
+    let (mut rng, lkey) = (Rng(8), peer.memory.registered.lkey);
+    for _ in 0..count {
+        let off = rng.below(LEN / 64) * 64;
+        peer.lane.post(Verb::Write, (peer.memory.at(off), lkey), peer.home(off), 64)?;
+        peer.lane.wait(DEPTH as usize - 1)?;
+    }
+    peer.lane.wait(0)
+}
+
 /// Our own verbs loop against perftest.
 pub fn check(plan: &Plan, report: &mut Report, peer: &Peer, on: On) -> Result<()> {
     let count = if plan.quick { 40 } else { 200 };
@@ -50,6 +63,10 @@ pub fn check(plan: &Plan, report: &mut Report, peer: &Peer, on: On) -> Result<()
     };
     let ns = timed(queued)?;
     let bandwidth = (count * LEN) as f64 / ns * 1e9;
+    let messages = count * 200;
+    let rate = messages as f64 / timed(|| flood(peer, messages))? * 1e9;
+    let note = "64 B WRITEs to random places, a queue of them: messages a second";
+    one(report, "verbs.raw.write_rate.64", "1/s", [rate, rate], on, Target::None, note);
     let writes = Samples::new(latencies(peer, Verb::Write, 64, count * 20)?).median();
     let reads = Samples::new(latencies(peer, Verb::Read, PAGE, count * 20)?).median();
     let choice = &peer.lane.choice;
@@ -119,16 +136,27 @@ pub fn first_touch(plan: &Plan, report: &mut Report, home: &Home, peer: &Peer, o
     let pages = LEN / PAGE;
     let local = crate::bench::rig::buffer(LEN)?;
     let (mut rng, mut ours, mut bare) = (Rng(5), Vec::new(), Vec::new());
-    let mut read = Vec::new();
-    for _ in 0..if plan.quick { 3 } else { 9 } {
-        let order = rng.order(pages);
-        let touch =
-            |v: *mut u8| -> Vec<f64> { order.iter().map(|p| time(|| _ = load(v.wrapping_add(p * PAGE)))).collect() };
+    let (mut read, mut handled) = (Vec::new(), Vec::new());
+    for _ in 0..if plan.quick { 4 } else { 10 } {
         let rig = home.map(Some(Backend::Sigbus), MapOptions { window: 1, ..policy(Policy::Page) })?;
-        ours.extend(touch(rig.v));
-        drop(rig);
-        read.extend(latencies(peer, Verb::Read, PAGE, pages)?);
-        baseline::with_sigbus_loop(LEN, local.ptr(), |v| bare.extend(touch(v)))?;
+        let [copying, reading] = [baseline::Bare::new(LEN, FEATURE_SIGBUS)?, baseline::Bare::new(LEN, FEATURE_SIGBUS)?];
+        let known = peer.lane.register(reading.a())?;
+        let copy = |off: usize, to: *mut u8| baseline::copy(local.ptr().wrapping_add(off), to, PAGE);
+        let bring = |off: usize, to: *mut u8| {
+            let read = peer.lane.post(Verb::Read, (to, known.lkey), peer.home(off), PAGE);
+            assert!(read.and_then(|()| peer.lane.wait(0)).is_ok(), "a READ failed in a bench");
+        };
+        // In short turns, so that other load on the host meets all of them.
+        for some in rng.order(pages).chunks(32) {
+            let touch = |v: *mut u8, to: &mut Vec<f64>| {
+                to.extend(some.iter().map(|p| time(|| _ = load(v.wrapping_add(p * PAGE)))));
+            };
+            touch(rig.v, &mut ours);
+            reading.serve(&bring, |v| touch(v, &mut handled))?;
+            copying.serve(&copy, |v| touch(v, &mut bare))?;
+            read.extend(latencies(peer, Verb::Read, PAGE, some.len())?);
+        }
+        drop(known);
     }
     let (ours, bare, read) = (Samples::new(ours), Samples::new(bare), Samples::new(read));
     let base = read.median() + 1.5 * bare.median();
@@ -137,6 +165,9 @@ pub fn first_touch(plan: &Plan, report: &mut Report, home: &Home, peer: &Peer, o
         read.median() / 1e3,
         bare.median() / 1e3
     );
+    let handled = Samples::new(handled);
+    let same = "one page, random order, window 1; baseline: the smallest SIGBUS handler that READs the page";
+    report.add("verbs.first_touch.handler", "ns", &ours, &handled, on, Target::None, same);
     let stat = (ours.len(), ours.median(), ours.at(0.99));
     report.put("verbs.first_touch", "ns", ours.median(), base, stat, on, Target::AtMost(1.0), &note);
     Ok(())
