@@ -2,7 +2,7 @@
 
 use super::process::{Outcome, Plan};
 use super::report::{self, Totals};
-use super::{Case, Effort, Verdict, child, interrupt, planted, schedule};
+use super::{Case, Effort, Verdict, child, interrupt, must, planted, schedule};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
@@ -43,6 +43,9 @@ struct Args {
     /// Report as one JSON object on standard output
     #[arg(long)]
     json: bool,
+    /// Names in FILE, one a line, must run: a skip of one, or one that is not among the chosen cases, is a failure
+    #[arg(long, value_name = "FILE")]
+    must_run: Option<PathBuf>,
     /// Run the cases that go wrong on purpose: shows that the runner sees it
     #[arg(long, hide = true)]
     planted: bool,
@@ -116,11 +119,16 @@ fn many(args: &Args, cases: &[Case]) -> ExitCode {
         Ok(exe) => exe,
         Err(e) => return complain(&format!("cannot find the runner's own program: {e}")),
     };
+    let must = match args.must_run.as_deref().map(must::read).transpose() {
+        Ok(list) => list.unwrap_or_default(),
+        Err(e) => return complain(&e),
+    };
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..=u64::from(u32::MAX)));
     let scratch = std::env::temp_dir().join(format!("smc-conformance-{}", std::process::id()));
     let plan = Plan { exe, seed, effort: args.effort(), scratch, planted: args.planted };
     interrupt::install();
-    let outcomes = run_and_show(args, &plan, &chosen);
+    let mut outcomes = run_and_show(args, &plan, &chosen);
+    must::enforce(&must, cases, args.effort(), &mut outcomes);
     let _ = std::fs::remove_dir_all(&plan.scratch);
     finish(args, &plan, &outcomes)
 }

@@ -7,6 +7,7 @@
 pub mod child;
 pub mod cli;
 pub mod interrupt;
+pub mod must;
 pub mod need;
 pub mod planted;
 pub mod process;
