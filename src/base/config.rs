@@ -78,6 +78,16 @@ pub const VARS: &[Var] = &[
         default: "see `smc keygen --help`",
         meaning: "file with the pre-shared key of the management path over TCP; read by `smc serve --listen` and `smc ls HOST:PORT`",
     },
+    Var {
+        name: "LIBSMC_DEVICE",
+        default: "chosen by address",
+        meaning: "RDMA device for regions of other hosts: NAME, NAME:PORT, or NAME:PORT+PORT for several ports at once",
+    },
+    Var {
+        name: "LIBSMC_GID_INDEX",
+        default: "chosen by address",
+        meaning: "place of the device's address to be used in its table of GIDs; 0..255",
+    },
     Var { name: "LIBSMC_LOG", default: "error", meaning: "what is written to stderr: off, error, info, debug" },
     Var {
         name: "LIBSMC_REPORT",
@@ -124,6 +134,27 @@ pub enum LogLevel {
     Debug,
 }
 
+/// Which RDMA device the user wants; everything is optional.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct DeviceWish {
+    /// Its name.
+    pub name: Option<String>,
+    /// Its ports; empty: one that fits.
+    pub ports: Vec<u8>,
+    /// Place of its address in the table of GIDs.
+    pub gid_index: Option<u32>,
+}
+
+impl DeviceWish {
+    /// `NAME`, `NAME:PORT` or `NAME:PORT+PORT`.
+    pub fn parse(text: &str) -> Option<DeviceWish> {
+        let (name, ports) = text.split_once(':').map_or((text, None), |(n, p)| (n, Some(p)));
+        let number = |p: &str| p.parse().ok().filter(|n| *n != 0u8);
+        let ports = ports.map_or(Some(Vec::new()), |p| p.split('+').map(number).collect())?;
+        (!name.is_empty()).then(|| DeviceWish { name: Some(name.to_owned()), ports, gid_index: None })
+    }
+}
+
 /// The settings of one process.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -137,6 +168,8 @@ pub struct Config {
     pub trust: Vec<u32>,
     /// Text of `LIBSMC_LINK`, parsed by the link layer.
     pub link_model: String,
+    /// RDMA device for regions of other hosts.
+    pub device: DeviceWish,
     /// Verbosity.
     pub log: LogLevel,
     /// Values that could not be used, in words; the caller reports them once.
@@ -151,6 +184,7 @@ impl Default for Config {
             resident_limit: 0,
             trust: Vec::new(),
             link_model: String::new(),
+            device: DeviceWish::default(),
             log: LogLevel::Error,
             complaints: Vec::new(),
         }
@@ -193,6 +227,18 @@ impl Config {
         }
         if let Some(v) = get("LIBSMC_LINK") {
             c.link_model = v;
+        }
+        if let Some(v) = get("LIBSMC_DEVICE").filter(|v| !v.is_empty()) {
+            match DeviceWish::parse(&v) {
+                Some(wish) => c.device = wish,
+                None => c.complain("LIBSMC_DEVICE", &v, "expected NAME, NAME:PORT or NAME:PORT+PORT"),
+            }
+        }
+        if let Some(v) = get("LIBSMC_GID_INDEX").filter(|v| !v.is_empty()) {
+            match v.parse() {
+                Ok(i @ 0..=255) => c.device.gid_index = Some(i),
+                _ => c.complain("LIBSMC_GID_INDEX", &v, "expected a number, 0..255"),
+            }
         }
         if let Some(v) = get("LIBSMC_LOG") {
             match v.as_str() {
@@ -240,6 +286,21 @@ mod tests {
         assert_eq!(parse_size("1.5G"), None);
         assert_eq!(parse_size(""), None);
         assert_eq!(parse_size("99999999999T"), None);
+    }
+
+    #[test]
+    fn devices() {
+        let wish = |name: &str, ports: &[u8]| {
+            Some(DeviceWish { name: Some(name.into()), ports: ports.into(), gid_index: None })
+        };
+        assert_eq!(DeviceWish::parse("mlx5_0"), wish("mlx5_0", &[]));
+        assert_eq!(DeviceWish::parse("mlx5_0:1"), wish("mlx5_0", &[1]));
+        assert_eq!(DeviceWish::parse("mlx4_0:1+2"), wish("mlx4_0", &[1, 2]));
+        for bad in ["", ":1", "a:", "a:0", "a:1+", "a:300", "a:x"] {
+            assert_eq!(DeviceWish::parse(bad), None, "{bad}");
+        }
+        let c = Config::parse(|v| (v == "LIBSMC_GID_INDEX").then(|| "256".into()));
+        assert_eq!((c.device, c.complaints.len()), (DeviceWish::default(), 1));
     }
 
     #[test]

@@ -30,6 +30,7 @@ pub mod failover;
 pub mod faulty;
 pub mod loopback;
 pub mod mgmt;
+pub mod verbs;
 
 use crate::base::stats::LinkStats;
 use crate::base::{Error, HomeOff, Status};

@@ -1,6 +1,7 @@
 //! Questions to the dynamic loader. It takes its own lock to answer.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_void};
+use std::ptr::NonNull;
 
 /// What the loader knows of `addr`; `None` when no object holds it.
 fn info(addr: usize) -> Option<libc::Dl_info> {
@@ -43,4 +44,39 @@ pub fn with_object_name(addr: usize, f: impl FnOnce(&[u8])) {
 pub fn is_beside(name: &CStr, addr: usize) -> bool {
     let symbol = definition(name);
     symbol != 0 && same_object(symbol, addr)
+}
+
+/// A library opened at run time. It is never closed: threads of the program may be inside it at any time.
+#[derive(Debug)]
+pub struct Object(NonNull<c_void>);
+
+// SAFETY: the handle is only ever passed to the loader, which locks for itself.
+unsafe impl Send for Object {}
+// SAFETY: as above.
+unsafe impl Sync for Object {}
+
+impl Object {
+    /// Opens a library, with all it needs, for this library alone. What the loader says when it cannot. Allocates.
+    pub fn open(name: &CStr) -> Result<Object, String> {
+        // SAFETY: the name is NUL-terminated; the initialisers that may run are the library's own.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        NonNull::new(handle).map(Object).ok_or_else(last_error)
+    }
+
+    /// Address of `name` in exactly this version, or 0.
+    pub fn versioned(&self, name: &CStr, version: &CStr) -> usize {
+        // SAFETY: a live handle and NUL-terminated names.
+        unsafe { libc::dlvsym(self.0.as_ptr(), name.as_ptr(), version.as_ptr()) as usize }
+    }
+}
+
+/// What the loader last complained about in this thread.
+fn last_error() -> String {
+    // SAFETY: the answer is null or the loader's own text, good until the next call of the loader in this thread.
+    let text = unsafe { libc::dlerror() };
+    if text.is_null() {
+        return "no reason given".into();
+    }
+    // SAFETY: as above.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }

@@ -38,6 +38,21 @@ impl Errno {
     /// No such thing.
     pub const NOENT: Errno = Errno(libc::ENOENT);
 
+    /// The device has gone, or never was.
+    pub const NODEV: Errno = Errno(libc::ENODEV);
+    /// The device does not answer, or has gone.
+    pub const IO: Errno = Errno(libc::EIO);
+    /// Not known here.
+    pub const OPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
+    /// Not permitted.
+    pub const PERM: Errno = Errno(libc::EPERM);
+    /// Access denied.
+    pub const ACCES: Errno = Errno(libc::EACCES);
+    /// An address that cannot be used.
+    pub const FAULT: Errno = Errno(libc::EFAULT);
+    /// Not implemented.
+    pub const NOSYS: Errno = Errno(libc::ENOSYS);
+
     /// Descriptors or kernel memory are exhausted: worth trying again later.
     pub fn is_exhaustion(self) -> bool {
         matches!(self.0, libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS)
@@ -108,6 +123,18 @@ pub unsafe fn syscall(nr: libc::c_long, a: [usize; 6]) -> Result<usize, Errno> {
         );
     }
     if (-4095..0).contains(&ret) { Err(Errno(-ret as i32)) } else { Ok(ret as usize) }
+}
+
+/// Runs `f`, which calls into a C library, and leaves `errno` as it was; answers what `f` left there too (0: nothing).
+/// Async-signal-safe if `f` is.
+pub fn around<T>(f: impl FnOnce() -> T) -> (T, Errno) {
+    // SAFETY: the address of the calling thread's errno is always good.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let before = unsafe { errno.replace(0) };
+    let answer = f();
+    // SAFETY: as above.
+    (answer, Errno(unsafe { errno.replace(before) }))
 }
 
 /// Repeats `f` while it answers EINTR.

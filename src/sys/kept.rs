@@ -97,7 +97,20 @@ pub struct KeptFd {
 impl KeptFd {
     /// Takes a descriptor over; it gets another number where a high one is free.
     pub fn new(fd: OwnedFd) -> KeptFd {
-        let fd = moved(fd.as_raw_fd()).unwrap_or(fd);
+        KeptFd::at(fd, None)
+    }
+
+    /// As [`KeptFd::new`], at a number that none made by this function had before, as long as there are such: for those that
+    /// threads with tables of their own borrow by number ([`borrow`](super::borrow)).
+    pub fn numbered(fd: OwnedFd) -> KeptFd {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let kept = KeptFd::at(fd, Some(NEXT.load(SeqCst)));
+        NEXT.store(kept.as_raw_fd() as usize + 1, SeqCst);
+        kept
+    }
+
+    fn at(fd: OwnedFd, from: Option<usize>) -> KeptFd {
+        let fd = from.and_then(|n| moved(fd.as_raw_fd(), n)).or_else(|| moved(fd.as_raw_fd(), 0)).unwrap_or(fd);
         let id = Identity::of(fd.as_raw_fd()).unwrap_or_default();
         if let Some((w, bit)) = word(fd.as_raw_fd()) {
             w.fetch_or(bit, SeqCst);
@@ -112,14 +125,14 @@ impl KeptFd {
     }
 }
 
-/// The same file at a number that programs rarely use.
-fn moved(fd: i32) -> Option<OwnedFd> {
+/// The same file at a number that programs rarely use, and not below `least`.
+fn moved(fd: i32, least: usize) -> Option<OwnedFd> {
     use std::os::fd::FromRawFd;
     let mut limit = [0u64; 2];
     let out = limit.as_mut_ptr() as usize;
     // SAFETY: the kernel writes two words there.
     unsafe { syscall(libc::SYS_prlimit64, [0, libc::RLIMIT_NOFILE as usize, 0, out, 0, 0]) }.ok()?;
-    let from = (limit[0].min(1024) / 4 * 3) as usize;
+    let from = ((limit[0].min(1024) / 4 * 3) as usize).max(least);
     // SAFETY: an integer argument; touches no memory.
     let high =
         unsafe { syscall(libc::SYS_fcntl, [fd as usize, libc::F_DUPFD_CLOEXEC as usize, from, 0, 0, 0]) }.ok()?;

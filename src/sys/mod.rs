@@ -4,6 +4,7 @@
 //! replace), returns an [`Errno`] instead of touching `errno`, and does not allocate unless its text says so.
 //! Functions that may be called in a signal handler say "async-signal-safe".
 
+pub mod borrow;
 pub mod channel;
 pub mod clock;
 pub mod descriptor;

@@ -10,8 +10,9 @@ use crate::link::{self, MAX_NUMBER, Place, QPN_BITS};
 use crate::model::Model;
 use crate::qp::{Event, Qp};
 use crate::raw::{self, Fd};
+use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
@@ -35,6 +36,10 @@ pub struct Context {
     work: Mutex<Vec<u32>>,
     engine: Mutex<Engine>,
     bell: Fd,
+    /// Where the program's context has its number of the bell.
+    doorbell: AtomicPtr<i32>,
+    /// The engine's thread.
+    tid: AtomicU32,
     asleep: AtomicBool,
     /// Until when the engine's thread sleeps, if nothing wakes it.
     until: AtomicU64,
@@ -62,6 +67,8 @@ impl Context {
             work: Mutex::default(),
             engine: Mutex::new(engine),
             bell,
+            doorbell: AtomicPtr::default(),
+            tid: AtomicU32::new(0),
             asleep: AtomicBool::new(false),
             until: AtomicU64::new(0),
             stop: AtomicBool::new(false),
@@ -81,7 +88,7 @@ impl Context {
     /// Ends the engine. Queue pairs that the program has left are gone with it.
     pub fn close(&self) {
         self.stop.store(true, Ordering::SeqCst);
-        raw::ring(&self.bell);
+        self.ring();
         if let Some(thread) = lock(&self.thread).take() {
             let _ = thread.join();
         }
@@ -150,8 +157,44 @@ impl Context {
         lock(&self.work).push(number);
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
-            raw::ring(&self.bell);
+            self.ring();
         }
+    }
+
+    /// The bell's number.
+    pub fn bell(&self) -> i32 {
+        self.bell.raw()
+    }
+
+    /// Says where the program's context has its number of the bell.
+    pub fn set_doorbell(&self, at: *mut i32) {
+        self.doorbell.store(at, Ordering::SeqCst);
+    }
+
+    /// True when the calling thread has a descriptor table of its own, where our numbers mean something else. Such a thread can do no
+    /// work of the engine, and rings by the number in the program's context, which it must have brought there, as some real
+    /// drivers want it.
+    fn is_foreign(&self) -> bool {
+        thread_local! {
+            static ASKED: Cell<(u32, bool)> = const { Cell::new((0, false)) };
+        }
+        let engine = self.tid.load(Ordering::Relaxed);
+        let (of, foreign) = ASKED.get();
+        if engine == 0 || of == engine {
+            return engine != 0 && foreign;
+        }
+        let foreign = !raw::share_descriptors(engine, raw::thread());
+        ASKED.set((engine, foreign));
+        foreign
+    }
+
+    fn ring(&self) {
+        let program = self.doorbell.load(Ordering::SeqCst);
+        if program.is_null() || !self.is_foreign() {
+            return raw::ring(&self.bell);
+        }
+        // SAFETY: a field of the program's context, which lives until it closes the device; it changes it before other threads post.
+        raw::ring_number(unsafe { program.read() });
     }
 
     /// Takes the list of queue pairs with something to send.
@@ -161,6 +204,9 @@ impl Context {
 
     /// Lets the calling thread, which waits for completions anyway, do what there is to do.
     pub fn progress(&self) {
+        if self.is_foreign() {
+            return;
+        }
         self.faults.refresh(self, false);
         let Ok(mut engine) = self.engine.try_lock() else { return };
         let (_, due) = engine.step(self);
@@ -168,7 +214,7 @@ impl Context {
         // it is either asleep, or will step again before it is.
         if self.asleep.load(Ordering::Relaxed) && due.is_some_and(|at| at < self.until.load(Ordering::Relaxed)) {
             self.asleep.store(false, Ordering::Relaxed);
-            raw::ring(&self.bell);
+            self.ring();
         }
     }
 
@@ -181,6 +227,7 @@ impl Context {
     /// The engine's thread.
     fn run(&self) {
         let mut tokens = Vec::new();
+        self.tid.store(raw::thread(), Ordering::Relaxed);
         raw::run_promptly();
         while !self.stop.load(Ordering::SeqCst) {
             self.faults.refresh(self, false);

@@ -37,6 +37,11 @@ impl Fd {
         self.0
     }
 
+    /// The number, for whoever owns the descriptor from now on.
+    pub fn keep(self) -> i32 {
+        std::mem::ManuallyDrop::new(self).0
+    }
+
     /// Takes over a descriptor that the kernel has just made for us.
     pub fn own(number: usize) -> Fd {
         Fd(number as i32)
@@ -61,9 +66,32 @@ pub fn bell() -> Result<Fd, i32> {
     plain(libc::SYS_eventfd2, [0, flags as usize, 0, 0, 0, 0]).map(Fd::own)
 }
 
+/// Another descriptor of the same file.
+pub fn copy(fd: i32) -> Result<Fd, i32> {
+    plain(libc::SYS_fcntl, [fd as usize, libc::F_DUPFD_CLOEXEC as usize, 0, 0, 0, 0]).map(Fd::own)
+}
+
+/// The calling thread's number.
+pub fn thread() -> u32 {
+    plain(libc::SYS_gettid, [0; 6]).unwrap_or(0) as u32
+}
+
+/// False when two threads are known to have different descriptor tables.
+pub fn share_descriptors(a: u32, b: u32) -> bool {
+    const FILES: usize = 2;
+    plain(libc::SYS_kcmp, [a as usize, b as usize, FILES, 0, 0, 0]).map_or(true, |order| order == 0)
+}
+
 /// Adds 1 to either kind.
 pub fn ring(fd: &Fd) {
-    let _ = write(fd, &1u64.to_ne_bytes());
+    ring_number(fd.0);
+}
+
+/// Adds 1 to what is behind a number.
+pub fn ring_number(fd: i32) {
+    let one = 1u64;
+    // SAFETY: eight readable bytes.
+    let _ = unsafe { call(libc::SYS_write, [fd as usize, &raw const one as usize, 8, 0, 0, 0]) };
 }
 
 /// Reads into `to`.

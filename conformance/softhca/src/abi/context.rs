@@ -73,8 +73,6 @@ const _: () = assert!(offset_of!(VerbsContext, query_device_ex) == 216);
 struct Opened {
     table: VerbsContext,
     core: Arc<Context>,
-    /// What `cmd_fd` is: a descriptor that can be duplicated and leads nowhere.
-    _command: Fd,
 }
 
 /// The object behind a context pointer.
@@ -98,7 +96,8 @@ pub unsafe fn core<'a>(context: *mut sys::ibv_context) -> &'a Arc<Context> {
 
 fn open(device: *mut sys::ibv_device, number: u32) -> Result<*mut sys::ibv_context, i32> {
     let core = Context::open(number)?;
-    let command = raw::open(c"/dev/null", libc::O_RDWR)?;
+    // The program may give the two other numbers, as long as the context has them: they are copies.
+    let (command, events) = (raw::copy(core.bell())?, raw::copy(core.events.fd())?);
     let table = VerbsContext {
         query_port: Some(query_port),
         query_device_ex: Some(query_device_ex),
@@ -118,8 +117,8 @@ fn open(device: *mut sys::ibv_device, number: u32) -> Result<*mut sys::ibv_conte
                 post_srq_recv: Some(super::post::post_srq_recv),
                 ..Default::default()
             },
-            cmd_fd: command.raw(),
-            async_fd: core.events.fd(),
+            cmd_fd: command.keep(),
+            async_fd: events.keep(),
             num_comp_vectors: 1,
             // What verbs.h takes for "has a verbs_context".
             abi_compat: usize::MAX as *mut c_void,
@@ -127,8 +126,11 @@ fn open(device: *mut sys::ibv_device, number: u32) -> Result<*mut sys::ibv_conte
         },
         ..Default::default()
     };
-    let start: *mut u8 = super::hand_out(Opened { table, core, _command: command });
-    Ok(start.wrapping_add(offset_of!(VerbsContext, context)).cast())
+    let own = core.clone();
+    let start: *mut u8 = super::hand_out(Opened { table, core });
+    let context: *mut sys::ibv_context = start.wrapping_add(offset_of!(VerbsContext, context)).cast();
+    own.set_doorbell(context.cast::<u8>().wrapping_add(offset_of!(sys::ibv_context, cmd_fd)).cast());
+    Ok(context)
 }
 
 #[unsafe(no_mangle)]
@@ -144,6 +146,8 @@ unsafe extern "C" fn ibv_close_device(context: *mut sys::ibv_context) -> i32 {
     // SAFETY: the program gives an open context and uses it no more.
     let opened: Box<Opened> = unsafe { super::take_back(start) };
     opened.core.close();
+    let public = &opened.table.context;
+    drop([Fd::own(public.cmd_fd as usize), Fd::own(public.async_fd as usize)]);
     0
 }
 

@@ -1,0 +1,37 @@
+//! The verbs parts of the engine, on the soft HCA.
+//!
+//! The library is looked up at run time, so a test runs itself again as a child whose loader finds the soft HCA first.
+
+mod parts;
+
+#[path = "../softhca_support/mod.rs"]
+mod softhca_support;
+
+use std::process::Command;
+
+/// Marks the child.
+const CHILD: &str = "SMC_TEST_ON_HCA";
+
+/// Runs the test named `name` again on the soft HCA, with `env`; answers true in the child, which is to run its body.
+pub fn on_hca(name: &str, env: &[(&str, &str)]) -> bool {
+    if std::env::var_os(CHILD).is_some() {
+        return true;
+    }
+    let mut c = softhca_support::on_hca(
+        std::env::current_exe().expect("this program").to_str().expect("UTF-8"),
+        &[name, "--exact", "--nocapture"],
+    );
+    c.env(CHILD, "1").envs(env.iter().copied());
+    let out = softhca_support::output(c);
+    let said = softhca_support::success(name, &out);
+    assert!(said.contains("1 passed"), "{name} did not run: {said}");
+    false
+}
+
+/// A command that runs a test again without the soft HCA, with another libibverbs or none.
+pub fn again(name: &str) -> Command {
+    let me = std::env::current_exe().expect("this program");
+    let mut c = softhca_support::limited(me.to_str().expect("UTF-8"), &[name, "--exact", "--nocapture"]);
+    c.env(CHILD, "1");
+    c
+}
