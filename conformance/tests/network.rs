@@ -80,7 +80,7 @@ fn a_key_that_others_can_use_is_refused() {
     fs::write(&file, "libsmc-key-v1:00\n").expect("spoil it");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("chmod");
     fails(&run(&["keygen", "--check", &file]), 1, "it does not hold a key");
-    fails(&run(&["keygen", "--check", utf8(&d.0)]), 1, "not a regular file");
+    fails(&run(&["ls", "127.0.0.1:1", "--key", utf8(&d.0)]), 1, "not a regular file");
 }
 
 #[test]

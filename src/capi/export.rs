@@ -130,7 +130,8 @@ unsafe fn wanted<'a>(c: Call, attr: *const smc_export_attr) -> Result<Wanted<'a>
         n => unsafe { std::slice::from_raw_parts(a.allow_uids, n as usize) }.to_vec(),
     };
     let allow_any = a.flags & SMC_EXPORT_ANY_USER != 0;
-    let options = ExportOptions { access, allow_uids, allow_any, incarnation: a.incarnation };
+    let options =
+        ExportOptions { access, allow_uids, allow_any, incarnation: a.incarnation, ..ExportOptions::default() };
     Ok(Wanted { name, addr: a.address.expose_provenance(), len: a.length, kind, pin: false, options })
 }
 

@@ -37,6 +37,8 @@ impl Errno {
     pub const NOTTY: Errno = Errno(libc::ENOTTY);
     /// No such thing.
     pub const NOENT: Errno = Errno(libc::ENOENT);
+    /// Not a folder.
+    pub const NOTDIR: Errno = Errno(libc::ENOTDIR);
 
     /// The device has gone, or never was.
     pub const NODEV: Errno = Errno(libc::ENODEV);

@@ -4,7 +4,7 @@ use super::descriptor::own;
 use super::errno::{Errno, retry, syscall};
 use super::{process, procfs};
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Why a file is not a secret.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -51,11 +51,7 @@ fn fit(user: u32, mode: u32, owner: u32) -> Result<(), Unfit> {
 pub fn read(path: &CStr, out: &mut [u8]) -> Result<usize, Unfit> {
     // A pipe must not make us wait for its writer, nor a terminal become ours.
     let fd = procfs::open(path, libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY)?;
-    let mut st = std::mem::MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: st is a valid out buffer of the size the kernel writes on x86-64.
-    unsafe { syscall(libc::SYS_fstat, [fd.as_raw_fd() as usize, st.as_mut_ptr() as usize, 0, 0, 0, 0]) }?;
-    // SAFETY: zeroed, then filled by the kernel; every bit pattern is a valid stat.
-    let st = unsafe { st.assume_init() };
+    let st = status(fd.as_fd())?;
     fit(process::euid(), st.st_mode, st.st_uid)?;
     let mut len = 0;
     loop {
@@ -71,6 +67,49 @@ pub fn read(path: &CStr, out: &mut [u8]) -> Result<usize, Unfit> {
             n => len += n,
         }
     }
+}
+
+/// Names in a folder of secrets, sorted, without those that begin with a dot. The folder must belong to this process's
+/// effective user or root, and nobody else may put anything into it. `ENOTDIR` when it is no folder.
+pub fn names(path: &CStr) -> Result<Vec<CString>, Unfit> {
+    let fd = procfs::open(path, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NONBLOCK)?;
+    let st = status(fd.as_fd())?;
+    if st.st_uid != process::euid() && st.st_uid != 0 {
+        return Err(Unfit::Owner(st.st_uid));
+    }
+    if st.st_mode & 0o022 != 0 {
+        return Err(Unfit::Mode(st.st_mode & 0o7777));
+    }
+    let (mut all, mut buf) = (Vec::new(), vec![0u64; 4096]);
+    loop {
+        let args = [fd.as_raw_fd() as usize, buf.as_mut_ptr() as usize, buf.len() * 8, 0, 0, 0];
+        // SAFETY: the buffer is writable for its length.
+        let n = retry(|| unsafe { syscall(libc::SYS_getdents64, args) })?;
+        if n == 0 {
+            all.sort_unstable();
+            return Ok(all);
+        }
+        let bytes: Vec<u8> = buf.iter().flat_map(|w| w.to_ne_bytes()).take(n).collect();
+        all.extend(entries(&bytes).filter(|n| !n.to_bytes().starts_with(b".")));
+    }
+}
+
+/// Names of what getdents64 has written: inode u64, offset u64, length of the entry u16, type u8, name.
+fn entries(mut bytes: &[u8]) -> impl Iterator<Item = CString> {
+    std::iter::from_fn(move || {
+        let len = usize::from(u16::from_ne_bytes(bytes.get(16..18)?.try_into().ok()?));
+        let name = CStr::from_bytes_until_nul(bytes.get(19..len)?).ok()?;
+        bytes = bytes.get(len..)?;
+        Some(name.to_owned())
+    })
+}
+
+fn status(fd: BorrowedFd<'_>) -> Result<libc::stat, Errno> {
+    let mut st = std::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: st is a valid out buffer of the size the kernel writes on x86-64.
+    unsafe { syscall(libc::SYS_fstat, [fd.as_raw_fd() as usize, st.as_mut_ptr() as usize, 0, 0, 0, 0]) }?;
+    // SAFETY: zeroed, then filled by the kernel; every bit pattern is a valid stat.
+    Ok(unsafe { st.assume_init() })
 }
 
 /// Makes a file of mode 0600 that holds `bytes` and waits until it is on the disk. `EEXIST` when the path exists, unless
@@ -96,7 +135,7 @@ fn fill(path: &CStr, bytes: &[u8]) -> Result<(), Errno> {
     // SAFETY: the kernel just gave us this descriptor; nobody else knows it.
     let fd: OwnedFd = unsafe { own(fd) }?;
     // A secret in part is none.
-    put(std::os::fd::AsFd::as_fd(&fd), bytes).inspect_err(|_| unlink(path))
+    put(fd.as_fd(), bytes).inspect_err(|_| unlink(path))
 }
 
 fn put(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {

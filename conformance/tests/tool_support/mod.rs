@@ -122,6 +122,12 @@ impl Serve {
         // SAFETY: sends a signal to a child of this test.
         assert_eq!(unsafe { libc::kill(self.pid, s) }, 0);
     }
+    /// Sends a signal with a number.
+    pub fn queue(&self, s: i32, number: i64) {
+        let value = libc::sigval { sival_ptr: std::ptr::without_provenance_mut(number as usize) };
+        // SAFETY: sends a signal to a child of this test; nobody follows the pointer.
+        assert_eq!(unsafe { libc::sigqueue(self.pid, s, value) }, 0);
+    }
     /// Ends it and answers its status, the rest of its output, and stderr.
     pub fn end(mut self, s: i32) -> (Option<i32>, String, String) {
         self.signal(s);

@@ -1,6 +1,7 @@
 //! One connection of a client, as the service thread keeps it.
 
 use super::ClientInfo;
+use super::event::{Event, What};
 use crate::base::Status;
 use crate::link::Access;
 use crate::link::embedded::control::{self, Control, GATE_OPEN};
@@ -47,6 +48,10 @@ pub(super) struct Conn {
     pub access: Access,
     /// To be forgotten at the end of the round.
     pub gone: bool,
+    /// Why he has lost his access.
+    pub revoked: Option<String>,
+    /// Why he did not get what he wanted.
+    pub refused: Option<String>,
     fd: OwnedFd,
     since: u64,
     budget: u32,
@@ -63,6 +68,8 @@ impl Conn {
             peer,
             access: Access::ReadOnly,
             gone: false,
+            revoked: None,
+            refused: None,
             fd,
             since,
             budget: BUDGET,
@@ -75,7 +82,25 @@ impl Conn {
     }
 
     pub fn info(&self) -> ClientInfo {
-        ClientInfo { id: self.id, pid: self.peer.pid, uid: self.peer.uid, access: self.access, since: self.since }
+        let (pid, uid) = (self.peer.pid, self.peer.uid);
+        ClientInfo { id: self.id, pid, uid, access: self.access, since: self.since, remote: None }
+    }
+
+    /// What is to be told of him at his end, if anything.
+    pub fn last_event(&self, region: Option<&str>) -> Option<Event> {
+        let (what, why) = match (&self.revoked, &self.refused, self.phase) {
+            (Some(why), _, _) => (What::Revocation, &**why),
+            (None, Some(why), _) => (What::Refusal, &**why),
+            (None, None, Phase::Open) => (What::End, "closed"),
+            _ => return None,
+        };
+        Some(self.event(what, why, region))
+    }
+
+    pub fn event(&self, what: What, why: &str, region: Option<&str>) -> Event {
+        let access = (self.phase == Phase::Open).then_some(self.access);
+        let process = Some((self.peer.pid, self.peer.uid));
+        Event { id: self.id, process, access, region: region.map(str::to_owned), ..Event::new(what, why) }
     }
 
     /// True for a client that has the region open.
@@ -92,6 +117,8 @@ impl Conn {
 
     /// Says why, then drops the client.
     pub fn refuse(&mut self, status: Status, text: impl Into<String>) {
+        let text = text.into();
+        self.refused = Some(text.clone());
         self.say(&Message::error(status, text), &[]);
         self.gone = true;
     }

@@ -12,6 +12,9 @@
 //! through. A process of the *same user* (or root) could open it again for writing by /proc; where nobody may write,
 //! export read-only: the memory is then sealed against any new writer.
 //!
+//! Other hosts: [`Exporter::listen`] starts a second thread ("smc-net") that lets members list and open exports over a network, as
+//! far as [`ExportOptions::reach`] shows them. See [`net`].
+//!
 //! Revocation takes the memory away, it does not ask: see [`Export::revoke`].
 //!
 //! Memory stays at its address for the life of the [`Export`]; the caller must not unmap it, replace it or change its
@@ -19,8 +22,11 @@
 //! caller is shared with the parent until the first revocation.
 
 mod conn;
+mod event;
 mod home;
 pub mod net;
+mod orders;
+mod reach;
 mod registry;
 mod revoke;
 mod service;
@@ -32,10 +38,15 @@ use crate::sys::channel::{Sender, channel};
 use crate::sys::clock::Deadline;
 use crate::sys::reserve;
 use crate::sys::thread::{self, ForkMark, OwnThread};
+use orders::Who;
 use registry::{Registry, Shared};
-use service::{Command, Service, Who};
+use service::{Command, Service};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
+
+pub use event::{Event, What};
+pub use reach::Reach;
 
 /// What is exported.
 #[derive(Debug)]
@@ -79,11 +90,14 @@ pub struct ExportOptions {
     /// without noticing more than a pause. To be given only when the memory holds all that the earlier export held at its
     /// end. 0: a number unlike any other.
     pub incarnation: u64,
+    /// Clients of other hosts; default everybody who has a key, if this process [listens](Exporter::listen).
+    pub reach: Reach,
 }
 
 impl Default for ExportOptions {
     fn default() -> ExportOptions {
-        ExportOptions { access: Access::ReadWrite, allow_uids: Vec::new(), allow_any: false, incarnation: 0 }
+        let (access, reach) = (Access::ReadWrite, Reach::Members);
+        ExportOptions { access, allow_uids: Vec::new(), allow_any: false, incarnation: 0, reach }
     }
 }
 
@@ -92,14 +106,30 @@ impl Default for ExportOptions {
 pub struct ClientInfo {
     /// Names it for [`Export::revoke`]; never used twice in one process.
     pub id: u64,
-    /// Its process; 0 when it lives in another pid namespace.
+    /// Its process; 0 when it lives in another pid namespace or on another host.
     pub pid: u32,
-    /// Its user.
+    /// Its user; [`NO_USER`] on another host.
     pub uid: u32,
     /// What it was granted.
     pub access: Access,
     /// When it opened, in nanoseconds of CLOCK_MONOTONIC.
     pub since: u64,
+    /// Of a client of another host.
+    pub remote: Option<Remote>,
+}
+
+/// The user of a client that has none here.
+pub const NO_USER: u32 = u32::MAX;
+
+/// What is known of a client of another host.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Remote {
+    /// The name in its key; `None` when it uses a shared one.
+    pub client: Option<String>,
+    /// Where it calls from.
+    pub address: SocketAddr,
+    /// The adapter by which it reaches the memory; `None` until it has connected its queue pairs.
+    pub device: Option<String>,
 }
 
 /// Longest time a caller waits for the service thread: moving memory takes about a second per 4 GB.
@@ -138,6 +168,12 @@ impl Exporter {
         self.tell(Command::Export { name: name.to_owned(), memory, options, reply }, &attempt)?;
         let shared = answer.wait(PATIENCE).unwrap_or_else(|| Err(Error::of(Status::TIMED_OUT, attempt())))?;
         Ok(Export { shared, exporter: EXPORTER.get().unwrap_or(self).registry.clone() })
+    }
+
+    /// Sends every grant, refusal, revocation and end to `to` from now on, of clients of this host and of others; `None`: no more.
+    /// Refusals of one origin are told at a limited rate; the next that is told says how many were not.
+    pub fn record(&self, to: Option<Sender<Event>>) {
+        self.registry.record(to);
     }
 
     /// Names exported now, sorted.
@@ -206,7 +242,8 @@ impl Export {
     /// Takes the memory away from one client. When this returns OK nothing he still holds, mapping or descriptor, reads or
     /// writes the exported bytes: they have moved to other pages (at the same address here), and the old ones are zero.
     /// The other clients follow the move; their operations wait for it, one that does not drain within a second is
-    /// revoked too. `reason` is shown to the client.
+    /// revoked too. `reason` is shown to the client. For a client of another host nothing moves: his registration is destroyed, and
+    /// his key is good for nothing.
     ///
     /// Threads of this process that store into the memory sleep during the copy (userfaultfd); where only the
     /// unprivileged mode is permitted, a *system call* of this process that writes into the memory meanwhile answers

@@ -2,8 +2,8 @@
 
 use super::conn::Conn;
 use super::home::Home;
-use super::service::Who;
-use crate::base::{Error, Result, Status};
+use super::orders::Who;
+use crate::base::Result;
 use crate::link::Access;
 use crate::link::embedded::control::{GATE_CLOSED, GATE_OPEN, GATE_REVOKED};
 use crate::link::mgmt::Message;
@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 /// How long clients that may stay are given to finish what is under way.
 const DRAIN_MS: u64 = 1000;
 
-/// Revokes `who` among the clients of `export`, moving its home. `beat` keeps the heartbeats going meanwhile.
+/// Revokes `who` among the clients of `export`, of whom there is one at least, moving its home. `beat` keeps the heartbeats going meanwhile.
 pub(super) fn revoke(
     home: &mut Home,
     conns: &mut [Conn],
@@ -32,14 +32,6 @@ pub(super) fn revoke(
             (c, out)
         })
         .collect();
-    if !clients.iter().any(|(_, out)| *out) {
-        return match who {
-            Who::All => Ok(()),
-            Who::One(id) => {
-                Err(Error::new(Status::NOT_FOUND, format!("revoke client {id}"), "there is no such client (any more)"))
-            }
-        };
-    }
     // The revoked first: from here on he does not wait, and we do not wait for him.
     for (c, out) in &clients {
         c.set_gate(if *out { GATE_REVOKED } else { GATE_CLOSED });
@@ -56,6 +48,7 @@ pub(super) fn revoke(
     }
     for (c, out) in &mut clients {
         if *out {
+            c.revoked = Some(reason.to_owned());
             c.say(&Message::Revoked { reason: reason.to_owned() }, &[]);
             c.gone = true;
         } else {

@@ -1,7 +1,9 @@
 //! The exporter's thread: owns every socket, memory file and home; the only one that talks to clients.
 
 use super::conn::{Conn, Phase};
+use super::event::What;
 use super::home::Home;
+use super::orders::{Order, Who};
 use super::registry::{Registry, Shared};
 use super::revoke::revoke;
 use super::{ExportOptions, Memory};
@@ -18,13 +20,6 @@ use crate::sys::thread::Wake;
 use crate::sys::{Errno, process, socket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-
-/// Whom to revoke.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Who {
-    One(u64),
-    All,
-}
 
 /// What other threads ask of the service.
 #[derive(Debug)]
@@ -57,11 +52,6 @@ impl Hosted {
         let me = process::euid();
         self.options.allow_any || uid == 0 || uid == me || self.options.allow_uids.contains(&uid)
     }
-
-    fn describe(&self, conns: &[Conn], access: Access) -> RegionDesc {
-        let clients = conns.iter().filter(|c| c.is_client_of(self.shared.id)).count() as u32;
-        RegionDesc { access, clients, ..self.shared.describe() }
-    }
 }
 
 /// State of the thread.
@@ -71,14 +61,13 @@ pub(super) struct Service {
     wake: Wake,
     exports: Vec<Hosted>,
     conns: Vec<Conn>,
-    next_id: u64,
     beat: u64,
     accept_after: u64,
 }
 
 impl Service {
     pub fn new(registry: Arc<Registry>, rx: Receiver<Command>, wake: Wake) -> Service {
-        Service { registry, rx, wake, exports: Vec::new(), conns: Vec::new(), next_id: 1, beat: 1, accept_after: 0 }
+        Service { registry, rx, wake, exports: Vec::new(), conns: Vec::new(), beat: 1, accept_after: 0 }
     }
 
     /// Serves until the process ends.
@@ -159,15 +148,10 @@ impl Service {
             Memory::At(at) => Home::adopt(&at, options.access, &mut beats)?,
         };
         drop(beats);
-        let shared = Arc::new(Shared::new(self.id(), name, &home, &options));
+        let shared = Arc::new(Shared::new(self.registry.id(), name, &home, &options));
         self.registry.insert(&shared);
         self.exports.push(Hosted { shared: shared.clone(), options, listener, home });
         Ok(shared)
-    }
-
-    fn id(&mut self) -> u64 {
-        self.next_id += 1;
-        self.next_id
     }
 
     /// Keeps every client's heartbeat going during long work.
@@ -182,21 +166,66 @@ impl Service {
         let Some(at) = self.exports.iter().position(|e| e.shared.id == id) else { return };
         let host = self.exports.swap_remove(at);
         drop(host.listener);
+        // From here on no client of another host finds it; then those who have it lose it.
+        self.registry.remove(&host.shared);
         for c in self.conns.iter_mut().filter(|c| c.export == id) {
             if c.is_client_of(id) {
                 c.set_gate(GATE_ENDED);
                 c.say(&Message::Ended, &[]);
+                self.registry.note(c.event(What::End, "the export has ended", Some(&host.shared.name)));
             }
             c.gone = true;
         }
+        let registry = self.registry.clone();
         let mut beats = self.beats();
-        host.home.retire(&mut beats);
+        if registry.order(&|done| Order::End { export: id, done }, &mut beats) {
+            host.home.retire(&mut beats);
+        } else {
+            // An adapter may still write there: the pages stay as they are, for as long as this process lives.
+            std::mem::forget(host.home);
+            crate::sys::process::say_aside(&format!(
+                "\"{}\" has ended, but a network adapter does not let go of its memory: it stays shared",
+                host.shared.name
+            ));
+        }
         drop(beats);
         self.conns.retain(|c| !c.gone);
         host.shared.set_clients(Vec::new());
     }
 
     fn revoke(&mut self, id: u64, who: Who, reason: &str, quiesced: bool) -> Result<()> {
+        let host = self.exports.iter().find(|e| e.shared.id == id);
+        let shared = host.ok_or_else(|| Error::of(Status::NOT_FOUND, "revoke access"))?.shared.clone();
+        let chosen = |n: u64| matches!(who, Who::All) || who == Who::One(n);
+        let registry = self.registry.clone();
+        let late = |what: &str| Error::new(Status::TIMED_OUT, what, "a network adapter does not let go of the memory");
+        // For a client of another host the memory need not move.
+        let remote = shared.clients().iter().any(|c| c.remote.is_some() && chosen(c.id));
+        let order = |done| Order::Revoke { export: id, who, reason: reason.to_owned(), done };
+        if remote && !registry.order(&order, &mut self.beats()) {
+            return Err(late("revoke access"));
+        }
+        if !self.conns.iter().any(|c| c.is_client_of(id) && chosen(c.id)) {
+            return match who {
+                Who::One(n) if !remote => Err(Error::new(
+                    Status::NOT_FOUND,
+                    format!("revoke client {n}"),
+                    "there is no such client (any more)",
+                )),
+                _ => Ok(()),
+            };
+        }
+        // Whoever registers memory looks at this first, and whoever has registered it is told next.
+        shared.set_moving(true);
+        let held = registry.order(&|done| Order::Hold { export: id, done }, &mut self.beats());
+        let result =
+            if held { self.relocate(id, who, reason, quiesced) } else { Err(late("move the exported memory")) };
+        shared.set_moving(false);
+        registry.ports().iter().for_each(|p| p.tell(Order::Resume { export: id }));
+        result
+    }
+
+    fn relocate(&mut self, id: u64, who: Who, reason: &str, quiesced: bool) -> Result<()> {
         let host = self.exports.iter_mut().find(|e| e.shared.id == id);
         let host = host.ok_or_else(|| Error::of(Status::NOT_FOUND, "revoke access"))?;
         // Copying counts beats of its own from here; the next tick goes on above them.
@@ -219,15 +248,16 @@ impl Service {
                 };
                 // Who is it? Before a byte of his is read.
                 let Ok(peer) = socket::peer(fd.as_fd()) else { continue };
-                self.next_id += 1;
-                let mut c = Conn::new(self.next_id, host.shared.id, peer, fd);
+                let mut c = Conn::new(self.registry.id(), host.shared.id, peer, fd);
                 if !host.admits(peer.uid) {
                     c.refuse(Status::PERMISSION, format!("user {} is not admitted", peer.uid));
                 } else if self.conns.len() >= MAX_CONNS {
                     c.refuse(Status::NO_RESOURCES, "too many clients");
                 } else {
                     self.conns.push(c);
+                    continue;
                 }
+                c.last_event(Some(&host.shared.name)).into_iter().for_each(|e| self.registry.note(e));
             }
         }
     }
@@ -286,8 +316,7 @@ impl Service {
     fn names(&self, i: usize, start: u32) -> Message {
         let uid = self.conns.get(i).map_or(u32::MAX, |c| c.peer.uid);
         let visible = self.exports.iter().filter(|e| e.admits(uid)).skip(start as usize);
-        let mut regions: Vec<RegionDesc> =
-            visible.take(MAX_NAMES + 1).map(|e| e.describe(&self.conns, e.options.access)).collect();
+        let mut regions: Vec<RegionDesc> = visible.take(MAX_NAMES + 1).map(|e| e.shared.describe()).collect();
         let more = regions.len() > MAX_NAMES;
         regions.truncate(MAX_NAMES);
         Message::Names { next: if more { start.saturating_add(MAX_NAMES as u32) } else { 0 }, regions }
@@ -318,13 +347,16 @@ impl Service {
         }
         // Before the answer: whoever has been told that it is open is in the list.
         self.publish();
+        if let Some(c) = self.conns.get(i) {
+            self.registry.note(c.event(What::Grant, "opened", Some(name)));
+        }
         self.hand_over(i, want);
     }
 
     fn hand_over(&mut self, i: usize, want: Access) {
         let Some(c) = self.conns.get(i) else { return };
         let Some(host) = self.exports.iter().find(|e| e.shared.id == c.export) else { return };
-        let opened = Message::Opened { region: host.describe(&self.conns, want) };
+        let opened = Message::Opened { region: RegionDesc { access: want, ..host.shared.describe() } };
         let Some(c) = self.conns.get_mut(i) else { return };
         match want {
             Access::ReadWrite => c.hand_over(&opened, host.home.fd()),
@@ -352,7 +384,11 @@ impl Service {
 
     fn sweep(&mut self) {
         if self.conns.iter().any(|c| c.gone) {
-            self.conns.retain(|c| !c.gone);
+            for c in self.conns.extract_if(.., |c| c.gone) {
+                let host = self.exports.iter().find(|e| e.shared.id == c.export);
+                let event = c.last_event(host.map(|e| &*e.shared.name));
+                event.into_iter().for_each(|e| self.registry.note(e));
+            }
             self.publish();
         }
     }

@@ -10,6 +10,7 @@
 pub mod codec;
 pub mod key;
 pub mod message;
+pub mod ring;
 pub mod secure;
 pub mod tcp;
 

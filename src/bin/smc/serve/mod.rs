@@ -1,23 +1,25 @@
 //! `smc serve`: exports memory under a name until it is told to end.
 
+mod audit;
 mod content;
 mod identity;
 mod journal;
+mod network;
 mod watch;
 
 use crate::key;
 use crate::os::{self, Signals};
 use crate::out::{self, cannot};
+use audit::Audit;
 use content::Content;
+use network::Listening;
 use serde_json::json;
 use smc_engine::base::addr::round_up_page;
 use smc_engine::base::{Error, Status};
-use smc_engine::core::export::net::Network;
 use smc_engine::core::export::{Export, ExportOptions, Exporter, Memory};
 use smc_engine::link::Access;
 use std::fs::File;
 use std::io::Write;
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -36,8 +38,14 @@ use watch::Watch;
 /// regular end, or with --read-only, and unless somebody else has changed it), they go on where they were. After a crash of a
 /// writable one, and without --file, the memory is new: clients get STALE and must open it again.
 ///
-/// With --listen, `smc ls HOST:PORT` on other hosts shows what is exported here: to everybody who has the key, over an encrypted
-/// connection, and to nobody else. Regions cannot be opened from other hosts yet.
+/// With --listen, clients on other hosts list (`smc ls HOST:PORT`) and open what is exported here: everybody who has a key
+/// of this exporter, over an encrypted connection, and nobody else. With --allow only the clients it names, known by their keys
+/// (`smc keygen --client`), see the regions; --host-only keeps a region on this host. Keys may be added and taken away while it
+/// runs, in the file or folder of --key: within two seconds the new ones are good, and whose key has gone loses his access.
+///
+/// With --audit every grant, refusal, revocation and end is recorded, of clients of this host and of others: one JSON object a line
+/// with time, event (grant, refusal, revocation, end), client (the name in his key), id, address, pid, uid, region, access, device, why and
+/// untold, and the same in words on stderr. When somebody is refused too often, untold says how many refusals were left out before a line.
 #[derive(clap::Args)]
 #[command(after_help = format!("{}
 
@@ -45,7 +53,9 @@ Examples:
   smc serve --name grads --size 1GiB
   smc serve --name weights --file weights.bin --read-only
   smc serve --name a --size 64M --name b --size 2G --json
-  smc serve --name grads --size 1GiB --listen 0.0.0.0:7471", key::ORDER))]
+  smc serve --name grads --size 1GiB --listen 0.0.0.0:7471
+  smc serve --name grads --size 1GiB --listen 0.0.0.0:7471 --key /etc/libsmc/clients --allow node7 --allow node8:ro \\
+            --audit /var/log/grads.log", key::ORDER))]
 pub struct Args {
     /// Name of the region; with several, the sizes belong to them in order
     #[arg(long, required = true, value_name = "NAME")]
@@ -65,13 +75,22 @@ pub struct Args {
     /// Admit every user of this host
     #[arg(long)]
     allow_any: bool,
-    /// Tell members on other hosts what is exported: address of this host and port (0: any free one)
+    /// Serve clients on other hosts: address of this host and port (0: any free one)
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<String>,
-    /// Key file
+    /// Key file, or a folder with the keys of several clients
     #[arg(long, value_name = "FILE", requires = "listen")]
     key: Option<PathBuf>,
-    /// One JSON object per event: ready, listening, client-opened, client-left, written-back, end
+    /// Of the clients on other hosts admit this one, to read only (:ro) or also to write (:rw, as without); may be repeated [default: all who have a key]
+    #[arg(long, value_name = "NAME[:ro|:rw]", requires = "listen", value_parser = network::allowed)]
+    allow: Vec<(String, Access)>,
+    /// Keep this region on this host
+    #[arg(long, value_name = "NAME", requires = "listen")]
+    host_only: Vec<String>,
+    /// Append a record of every grant, refusal, revocation and end to this file (mode 0600), and say it on stderr
+    #[arg(long, value_name = "FILE")]
+    audit: Option<PathBuf>,
+    /// One JSON object per event: ready, listening, client-opened, client-left, keys-changed, written-back, end
     #[arg(long)]
     json: bool,
     /// Write the ready line to this open descriptor too, and close it
@@ -94,6 +113,9 @@ fn check(a: &Args) {
     if a.size.len() > a.name.len() || (a.file.is_none() && a.size.len() < a.name.len()) {
         usage("each --name needs one --size");
     }
+    if a.host_only.iter().any(|n| !a.name.contains(n)) {
+        usage("--host-only goes with a --name");
+    }
 }
 
 /// How often clients are looked at.
@@ -113,16 +135,20 @@ pub fn run(a: Args) -> Result<ExitCode, Error> {
         access: if a.read_only { Access::ReadOnly } else { Access::ReadWrite },
         allow_uids: a.allow_uid.clone(),
         allow_any: a.allow_any,
-        incarnation: 0,
+        ..ExportOptions::default()
     };
+    let audit = a.audit.as_deref().map(Audit::start).transpose()?;
     // Before anybody can store into the memory: a failure here loses nothing.
-    let network = listen(&a)?;
+    let mut network = Listening::start(&a)?;
     // In this order: whatever happens, the export ends before its memory goes.
     let (content, exports) = export(&a, &options)?;
     announce(&a, &exports, network.as_ref(), ready)?;
     let mut watch = Watch::new(a.json);
     loop {
         watch.look(&exports);
+        if let Some(n) = &mut network {
+            n.look();
+        }
         match signals.next(LOOK) {
             None => {}
             Some((libc::SIGUSR1, _)) => watch.list(&exports),
@@ -133,6 +159,9 @@ pub fn run(a: Args) -> Result<ExitCode, Error> {
     drop(network);
     // Ends every client's access first: from here on nothing changes the content.
     drop(exports);
+    if let Some(audit) = audit {
+        audit.end();
+    }
     let written = content.map(|c| c.write_back(a.json));
     if let Some(f) = &a.pid_file {
         let _ = std::fs::remove_file(f);
@@ -148,7 +177,8 @@ fn export(a: &Args, options: &ExportOptions) -> Result<(Option<Content>, Vec<Exp
     let exporter = Exporter::get()?;
     if let (Some(file), Some(name)) = (&a.file, a.name.first()) {
         let content = Content::load(file, a.size.first().copied(), !a.read_only)?;
-        let options = ExportOptions { incarnation: content.incarnation(), ..options.clone() };
+        let incarnation = content.incarnation();
+        let options = ExportOptions { incarnation, reach: network::reach(a, name), ..options.clone() };
         let export = exporter.export(name, content.memory(), options)?;
         return Ok((Some(content), vec![export]));
     }
@@ -157,18 +187,10 @@ fn export(a: &Args, options: &ExportOptions) -> Result<(Option<Content>, Vec<Exp
         let attempt = || format!("export \"{name}\"");
         let len = usize::try_from(*size).ok().and_then(round_up_page);
         let len = len.ok_or_else(|| Error::new(Status::INVALID_ARGUMENT, attempt(), "the size is too large"))?;
-        all.push(exporter.export(name, Memory::New(len), options.clone())?);
+        let options = ExportOptions { reach: network::reach(a, name), ..options.clone() };
+        all.push(exporter.export(name, Memory::New(len), options)?);
     }
     Ok((None, all))
-}
-
-fn listen(a: &Args) -> Result<Option<Network>, Error> {
-    let Some(at) = &a.listen else { return Ok(None) };
-    let (_, key) = key::find(a.key.as_deref())?;
-    let bad = |why: String| Error::new(Status::INVALID_ARGUMENT, format!("listen on {at}"), why);
-    let mut addresses = at.to_socket_addrs().map_err(|e| bad(e.to_string()).remedy("give an address and a port"))?;
-    let address: SocketAddr = addresses.next().ok_or_else(|| bad("it has no address".into()))?;
-    Exporter::get()?.listen(address, key).map(Some)
 }
 
 /// Revokes a client by its number, or all of them (0).
@@ -188,7 +210,7 @@ fn revoke(exports: &[Export], client: u64) {
     }
 }
 
-fn announce(a: &Args, exports: &[Export], network: Option<&Network>, ready: Option<File>) -> Result<(), Error> {
+fn announce(a: &Args, exports: &[Export], network: Option<&Listening>, ready: Option<File>) -> Result<(), Error> {
     let pid = std::process::id();
     if let Some(f) = &a.pid_file {
         std::fs::write(f, format!("{pid}\n")).map_err(|e| cannot(format!("write {}", f.display()), e))?;

@@ -2,7 +2,7 @@
 
 use crate::out;
 use serde_json::{Value, json};
-use smc_engine::core::export::{ClientInfo, Export};
+use smc_engine::core::export::{ClientInfo, Export, Remote};
 use smc_engine::sys::clock;
 use std::collections::BTreeMap;
 
@@ -12,7 +12,18 @@ pub struct Watch {
 }
 
 fn event(what: &str, name: &str, c: &ClientInfo) -> Value {
-    json!({"event": what, "name": name, "client": c.id, "pid": c.pid, "uid": c.uid, "access": out::access(c.access)})
+    let mut v = json!({"event": what, "name": name, "client": c.id, "pid": c.pid, "uid": c.uid, "access": out::access(c.access)});
+    if let Some(r) = &c.remote {
+        (v["pid"], v["uid"]) = (Value::Null, Value::Null);
+        v["remote"] = json!({"client": r.client, "address": r.address.to_string(), "device": r.device});
+    }
+    v
+}
+
+/// Who and where a client of another host is.
+fn from(r: &Remote) -> String {
+    let by = r.device.as_ref().map(|d| format!(" by {d}")).unwrap_or_default();
+    format!("{} {}{by}", r.client.as_deref().unwrap_or("(no name)"), r.address)
 }
 
 impl Watch {
@@ -44,16 +55,18 @@ impl Watch {
             let all: Vec<Value> = self.known.values().map(|(name, c)| event("client", name, c)).collect();
             return out::json(&json!({"event": "clients", "clients": all}));
         }
-        let mut rows = vec![["CLIENT", "NAME", "PID", "UID", "ACCESS", "SECONDS"].map(String::from).to_vec()];
+        let mut rows = vec![["CLIENT", "NAME", "PID", "UID", "ACCESS", "SECONDS", "FROM"].map(String::from).to_vec()];
         for (name, c) in self.known.values() {
             let age = clock::now().saturating_sub(c.since) / 1_000_000_000;
+            let [pid, uid] = [c.pid, c.uid].map(|n| if c.remote.is_some() { "-".into() } else { n.to_string() });
             let cells = [
                 c.id.to_string(),
                 name.clone(),
-                c.pid.to_string(),
-                c.uid.to_string(),
+                pid,
+                uid,
                 out::access(c.access).into(),
                 age.to_string(),
+                c.remote.as_ref().map_or("this host".into(), from),
             ];
             rows.push(cells.to_vec());
         }

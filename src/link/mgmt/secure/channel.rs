@@ -1,8 +1,9 @@
 //! One end of a secured conversation: bytes in, messages out, and back. It does no input or output itself.
 
 use super::SecureError;
-use super::noise::{self, GREETING, Greeting, RECORD, Session};
+use super::noise::{self, ANSWER, GREETING, RECORD, Session};
 use crate::link::mgmt::key::Key;
+use crate::link::mgmt::ring::Keyring;
 use crate::link::mgmt::{MAX_FRAME, Message, decode, encode};
 
 /// Unsent bytes that a channel holds at most: a peer that does not read them is given up.
@@ -12,7 +13,7 @@ const LEN: usize = 2;
 
 enum State {
     /// Server: waits for a greeting.
-    Listening(Key),
+    Listening(Keyring),
     /// Client: has sent its greeting.
     Greeted(Box<noise::Client>),
     Open(Session),
@@ -27,6 +28,8 @@ pub struct Channel {
     /// What is to be sent.
     outbox: Vec<u8>,
     client: bool,
+    /// Server: whose greeting it was.
+    key: Option<Key>,
 }
 
 impl Channel {
@@ -38,12 +41,19 @@ impl Channel {
             inbox: Vec::new(),
             outbox: greeting.to_vec(),
             client: true,
+            key: None,
         })
     }
 
-    /// A server's end. It says nothing before it has got a greeting made with the key.
-    pub fn server(key: &Key) -> Channel {
-        Channel { state: State::Listening(key.clone()), inbox: Vec::new(), outbox: Vec::new(), client: false }
+    /// A server's end. It says nothing before it has got a greeting made with a key of the ring.
+    pub fn server(ring: &Keyring) -> Channel {
+        let state = State::Listening(ring.clone());
+        Channel { state, inbox: Vec::new(), outbox: Vec::new(), client: false, key: None }
+    }
+
+    /// Server: the key of the greeting, which tells whose it was. He is not proven before [`Channel::is_confirmed`].
+    pub fn key(&self) -> Option<&Key> {
+        self.key.as_ref()
     }
 
     /// True once keys are agreed and messages can be sent.
@@ -58,7 +68,11 @@ impl Channel {
 
     /// Bytes it takes now: never more than what completes a greeting, or a longest record.
     pub fn room(&self) -> usize {
-        let most = if self.is_open() { LEN + RECORD.end() } else { GREETING };
+        let most = match self.state {
+            State::Open(_) => LEN + RECORD.end(),
+            State::Listening(_) => GREETING,
+            _ => ANSWER,
+        };
         most.saturating_sub(self.inbox.len())
     }
 
@@ -106,15 +120,19 @@ impl Channel {
 
     /// Reads the other side's greeting; false while it is not complete.
     fn greet(&mut self) -> Result<bool, SecureError> {
-        let Some((greeting, rest)) = self.inbox.split_first_chunk::<GREETING>() else { return Ok(false) };
-        let (greeting, rest): (Greeting, Vec<u8>) = (*greeting, rest.to_vec());
-        self.inbox = rest;
-        // Whatever happens, the key is not needed any longer.
+        let listening = matches!(self.state, State::Listening(_));
+        if self.inbox.len() < if listening { GREETING } else { ANSWER } {
+            return Ok(false);
+        }
+        let said = std::mem::take(&mut self.inbox);
+        // Whatever happens, the keys are not needed any longer.
         let session = match std::mem::replace(&mut self.state, State::Failed(SecureError::Refused)) {
-            State::Greeted(client) => client.finish(&greeting)?,
-            State::Listening(key) => {
-                let (session, answer) = noise::serve(&key, &greeting)?;
+            State::Greeted(client) => client.finish(said.as_slice().try_into().map_err(|_| SecureError::Refused)?)?,
+            State::Listening(ring) => {
+                let greeting = said.as_slice().try_into().map_err(|_| SecureError::Refused)?;
+                let (session, answer, key) = noise::serve(&ring, greeting)?;
                 self.outbox.extend_from_slice(&answer);
+                self.key = Some(key);
                 session
             }
             State::Open(s) => s,

@@ -4,16 +4,16 @@
 //! # Protocol
 //!
 //! Noise, `NNpsk0` with X25519, ChaCha20-Poly1305 and BLAKE2s. Client and server send one greeting each, of
-//! [`noise::GREETING`] bytes: four bytes of magic, the version, the sender's role, the length of the rest, and the Noise message (an ephemeral
-//! public key and a tag). Version and roles are fixed and part of what is authenticated. Then both send *records*: a length
+//! [`noise::GREETING`] and [`noise::ANSWER`] bytes: four bytes of magic, the version, the sender's role, the length of the Noise message, from the
+//! client a [hint](super::ring) at his key, and the Noise message (an ephemeral public key and a tag). Version and roles are fixed and part
+//! of what is authenticated; the hint is a keyed hash of the ephemeral key. Then both send *records*: a length
 //! (two bytes, little endian) and one encrypted management message.
 //!
 //! Why this pattern: *psk0* mixes the key in first, so that the very first message has a tag that only a member can make.
-//! A stranger costs the server a few hashes and no Diffie-Hellman, and gets no answer at all. With *psk2* (the usual one for a key that
-//! is only known after the first message) every stranger would cost two. *NN*: there are no long-term keys but the shared one, which is what
-//! an administrator of a cluster distributes; ephemeral keys give forward secrecy: who learns the pre-shared key
-//! later cannot read what was recorded. Patterns with a key pair for each host (KK, IK) would tell members apart; they
-//! need a directory of public keys.
+//! A stranger costs the server a hash for each key it takes and no Diffie-Hellman, and gets no answer at all. With *psk2* (the usual one for a key that
+//! is only known after the first message) every stranger would cost two. *NN*: there are no long-term keys but the pre-shared ones: one for all, or one for each client, which is what
+//! an administrator of a cluster distributes; ephemeral keys give forward secrecy: who learns a pre-shared key
+//! later cannot read what was recorded. A client with a key of its own cannot pose as another, nor as the exporter to another.
 //!
 //! The client's greeting can be replayed by whoever recorded it: he gets a fresh greeting of the server and can do
 //! nothing with it. So a server takes a peer for a member only when his first record has been opened

@@ -3,6 +3,7 @@
 use super::SecureError;
 use crate::link::mgmt::MAX_FRAME;
 use crate::link::mgmt::key::Key;
+use crate::link::mgmt::ring::{self, HINT, Keyring};
 use crate::sys::process::random_bytes;
 use snow::params::{CipherChoice, DHChoice, HashChoice};
 use snow::resolvers::{CryptoResolver, DefaultResolver};
@@ -11,7 +12,7 @@ use snow::{Builder, HandshakeState, TransportState};
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 /// Version of greetings and records. Another version is another protocol: the two refuse each other.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 const PROLOGUE: &[u8] = &[b'l', b'i', b'b', b's', b'm', b'c', b' ', b'm', b'g', b'm', b't', VERSION];
 
 /// Bytes of an authentication tag.
@@ -19,8 +20,10 @@ const TAG: usize = 16;
 /// An ephemeral public key and the tag of an empty payload.
 const NOISE: usize = 32 + TAG;
 const HEAD: usize = 8;
-/// Bytes of a greeting.
-pub const GREETING: usize = HEAD + NOISE;
+/// Bytes of a client's greeting.
+pub const GREETING: usize = HEAD + HINT + NOISE;
+/// Bytes of the server's.
+pub const ANSWER: usize = HEAD + NOISE;
 /// Shortest and longest record, without the two bytes of its length.
 pub const RECORD: std::ops::RangeInclusive<usize> = TAG + 1..=TAG + MAX_FRAME;
 
@@ -36,8 +39,12 @@ const fn head(role: u8) -> [u8; HEAD] {
     [b'S', b'M', b'C', b'N', VERSION, role, NOISE as u8, 0]
 }
 
-/// A greeting on the wire.
+/// A client's greeting on the wire.
 pub type Greeting = [u8; GREETING];
+/// The server's.
+pub type Answer = [u8; ANSWER];
+/// A message of the handshake: an ephemeral public key, which is new each time, and a tag.
+type Flight = [u8; NOISE];
 
 /// The kernel's random numbers, by our own system call.
 struct Kernel;
@@ -83,20 +90,21 @@ fn start(key: &Key, client: bool) -> Result<HandshakeState, SecureError> {
     Ok(if client { builder.build_initiator() } else { builder.build_responder() }?)
 }
 
-fn write(noise: &mut HandshakeState, head: [u8; HEAD]) -> Result<Greeting, SecureError> {
-    let mut out = [0; GREETING];
-    let (to_head, body) = out.split_at_mut(HEAD);
-    to_head.copy_from_slice(&head);
-    match noise.write_message(&[], body)? {
+fn write(noise: &mut HandshakeState) -> Result<Flight, SecureError> {
+    let mut out = [0; NOISE];
+    match noise.write_message(&[], &mut out)? {
         NOISE => Ok(out),
         _ => Err(SecureError::NoRandom),
     }
 }
 
-fn read(noise: &mut HandshakeState, head: [u8; HEAD], greeting: &Greeting) -> Result<(), SecureError> {
-    let body = greeting.strip_prefix(&head).ok_or(SecureError::Refused)?;
-    noise.read_message(body, &mut [0; TAG])?;
+fn read(noise: &mut HandshakeState, flight: &Flight) -> Result<(), SecureError> {
+    noise.read_message(flight, &mut [0; TAG])?;
     Ok(())
+}
+
+fn nonce(flight: &Flight) -> &[u8; 32] {
+    flight.first_chunk().unwrap_or(&[0; 32])
 }
 
 /// A client that waits for the server's greeting.
@@ -106,27 +114,36 @@ impl Client {
     /// The client and what it says first.
     pub fn new(key: &Key) -> Result<(Client, Greeting), SecureError> {
         let mut noise = start(key, true)?;
-        let greeting = write(&mut noise, CLIENT)?;
-        Ok((Client(noise), greeting))
+        let flight = write(&mut noise)?;
+        let hint = ring::hint(key, nonce(&flight)).ok_or(SecureError::NoRandom)?;
+        let mut out = [0; GREETING];
+        let bytes = CLIENT.iter().chain(&hint).chain(&flight);
+        out.iter_mut().zip(bytes).for_each(|(to, b)| *to = *b);
+        Ok((Client(noise), out))
     }
 
     /// Reads the answer: from here on the server is known to have the key.
-    pub fn finish(mut self, answer: &Greeting) -> Result<Session, SecureError> {
-        read(&mut self.0, SERVER, answer)?;
+    pub fn finish(mut self, answer: &Answer) -> Result<Session, SecureError> {
+        let flight = answer.strip_prefix(&SERVER).and_then(|f| f.first_chunk()).ok_or(SecureError::Refused)?;
+        read(&mut self.0, flight)?;
         Session::new(self.0)
     }
 }
 
-/// The server's part: reads the client's greeting and answers it. The client is not proven yet: his greeting may be a replay.
-pub fn serve(key: &Key, greeting: &Greeting) -> Result<(Session, Greeting), SecureError> {
+/// The server's part: reads the client's greeting and answers it; and whose key it was made with. The client is not proven yet: his
+/// greeting may be a replay.
+pub fn serve(ring: &Keyring, greeting: &Greeting) -> Result<(Session, Answer, Key), SecureError> {
     // Before anything is computed.
-    if !greeting.starts_with(&CLIENT) {
-        return Err(SecureError::Refused);
-    }
+    let rest = greeting.strip_prefix(&CLIENT).ok_or(SecureError::Refused)?;
+    let (hint, flight) = rest.split_first_chunk().ok_or(SecureError::Refused)?;
+    let flight: &Flight = flight.first_chunk().ok_or(SecureError::Refused)?;
+    let key = ring.find(nonce(flight), hint).ok_or(SecureError::Refused)?;
     let mut noise = start(key, false)?;
-    read(&mut noise, CLIENT, greeting)?;
-    let answer = write(&mut noise, SERVER)?;
-    Ok((Session::new(noise)?, answer))
+    read(&mut noise, flight)?;
+    let mut out = [0; ANSWER];
+    let said = write(&mut noise)?;
+    out.iter_mut().zip(SERVER.iter().chain(&said)).for_each(|(to, b)| *to = *b);
+    Ok((Session::new(noise)?, out, key.clone()))
 }
 
 /// Two keys and two counts.

@@ -110,11 +110,30 @@ impl Client {
         }
     }
 
+    /// The next message that the server sends unasked, or `None` when there is none until `until`.
+    pub fn hear(&mut self, until: Deadline) -> Result<Option<Message>> {
+        loop {
+            match self.heard.pop_front() {
+                Some(m) => return Ok(Some(m)),
+                None => match self.step_until(until) {
+                    Ok(()) => {}
+                    Err(Broken::System(Errno::TIMEDOUT)) => return Ok(None),
+                    // A last word before the end counts.
+                    Err(e) => return self.heard.pop_front().map(Some).ok_or_else(|| self.error(e)),
+                },
+            }
+        }
+    }
+
     /// Moves bytes once, waiting for the moment when that is possible.
     fn step(&mut self) -> std::result::Result<(), Broken> {
+        self.step_until(self.deadline)
+    }
+
+    fn step_until(&mut self, deadline: Deadline) -> std::result::Result<(), Broken> {
         self.wire.write()?;
         let mut fds = [self.wire.watch()];
-        wait(&mut fds, self.deadline).map_err(Broken::System)?;
+        wait(&mut fds, deadline).map_err(Broken::System)?;
         let heard = &mut self.heard;
         self.wire.read(&mut |_, m| {
             heard.push_back(m);

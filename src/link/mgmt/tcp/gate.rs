@@ -27,6 +27,13 @@ impl Rate {
     }
 }
 
+impl Rate {
+    /// Gives one back that was taken.
+    pub fn give_back(self, spent: &mut u64) {
+        *spent = spent.saturating_sub(self.interval_ns);
+    }
+}
+
 /// Whose rate it is: an IPv4 address, or the network of an IPv6 address (its first 64 bits, which one host has to itself).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Origin(u64, bool);
@@ -67,6 +74,12 @@ impl Gate {
         }
         self.rate.take(self.seen.entry(from).or_default(), now)
     }
+
+    /// He was welcome: his coming does not count.
+    pub fn give_back(&mut self, from: Origin) {
+        let rate = self.rate;
+        rate.give_back(self.seen.get_mut(&from).unwrap_or(&mut self.others));
+    }
 }
 
 #[cfg(test)]
@@ -92,6 +105,16 @@ mod tests {
         assert_eq!(come(v4(1), 1100, 10), 1);
         assert_eq!(come(v4(1), 1350, 10), 2);
         assert_eq!(come(v4(1), 9000, 10), 4);
+    }
+
+    #[test]
+    fn who_is_welcome_may_come_again() {
+        let mut g = Gate::new(RATE);
+        for _ in 0..100 {
+            assert!(g.admit(v4(1), 1000));
+            g.give_back(v4(1));
+        }
+        assert_eq!((0..10).filter(|_| g.admit(v4(1), 1000)).count(), 4, "and no more strangers than before");
     }
 
     #[test]

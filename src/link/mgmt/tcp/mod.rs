@@ -7,6 +7,7 @@
 
 pub mod client;
 pub mod gate;
+pub mod peer;
 pub mod server;
 mod wire;
 
@@ -14,7 +15,8 @@ mod wire;
 mod tests;
 
 pub use client::Client;
-pub use server::{Limits, Server};
+pub use peer::Member;
+pub use server::{Limits, Office, Reply, Server};
 
 /// Seconds after which a connection whose other host has gone is given up.
 const SILENCE_S: u32 = 20;

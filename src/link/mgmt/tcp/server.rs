@@ -1,12 +1,12 @@
 //! The server: sockets, strangers and members, as a state that its owner's poll loop drives. One thread's.
 
 use super::SILENCE_S;
-use super::gate::{Gate, Origin, Rate};
+use super::gate::{Gate, Rate};
+use super::peer::{CLOSED, Member, Peer};
 use super::wire::Wire;
-use crate::base::Status;
-use crate::link::mgmt::key::Key;
+use crate::link::mgmt::Message;
+use crate::link::mgmt::ring::Keyring;
 use crate::link::mgmt::secure::Channel;
-use crate::link::mgmt::{self, Message};
 use crate::sys::clock::now;
 use crate::sys::poll::PollFd;
 use crate::sys::{Errno, inet};
@@ -22,7 +22,7 @@ pub struct Limits {
     pub strangers_each: usize,
     /// Connections of members at a time.
     pub members: usize,
-    /// New connections of one origin.
+    /// New connections of one origin. Who becomes a member gets his place back.
     pub knocks: Rate,
     /// Time a stranger has to become a member, in nanoseconds.
     pub patience_ns: u64,
@@ -68,25 +68,35 @@ pub struct Tally {
     pub admitted: u64,
 }
 
-struct Peer {
-    wire: Wire,
-    origin: Origin,
-    since: u64,
-    /// When he last said something.
-    heard: u64,
-    /// For [`Limits::messages`].
-    spent: u64,
-    member: bool,
-    /// He has said which versions he speaks.
-    greeted: bool,
-    /// To be closed, when what is said to him has been sent.
-    leaving: bool,
-    gone: bool,
+/// What is said to a member.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Reply {
+    /// This.
+    Say(Message),
+    /// This, and nothing after it: the connection is closed.
+    Last(Message),
+    /// Nothing now; [`Server::tell`] will.
+    Later,
+    /// Nothing: the connection is closed.
+    Leave,
+}
+
+/// Whoever the server works for.
+pub trait Office {
+    /// A stranger has proven that he has a key: `client` is the name in it. Answers the number by which he is known from here
+    /// on, one that nobody else has had.
+    fn admitted(&mut self, client: Option<&str>, from: &SocketAddr) -> u64;
+    /// A member's message that concerns the exports.
+    fn ask(&mut self, who: &Member, m: Message) -> Reply;
+    /// A member has gone.
+    fn left(&mut self, who: &Member, why: &'static str);
+    /// Somebody was refused, for people and records.
+    fn refused(&mut self, from: &SocketAddr, client: Option<&str>, why: &'static str);
 }
 
 /// A listening socket and everybody who came by it.
 pub struct Server {
-    key: Key,
+    ring: Keyring,
     listener: OwnedFd,
     address: SocketAddr,
     limits: Limits,
@@ -98,10 +108,19 @@ pub struct Server {
 
 impl Server {
     /// Listens on `at` (port 0: any free one).
-    pub fn bind(at: &SocketAddr, key: Key, limits: Limits) -> Result<Server, Errno> {
+    pub fn bind(at: &SocketAddr, ring: Keyring, limits: Limits) -> Result<Server, Errno> {
         let listener = inet::listen(at, BACKLOG)?;
         let (address, gate) = (inet::local(listener.as_fd())?, Gate::new(limits.knocks));
-        Ok(Server { key, listener, address, limits, gate, peers: Vec::new(), accept_after: 0, tally: Tally::default() })
+        Ok(Server {
+            ring,
+            listener,
+            address,
+            limits,
+            gate,
+            peers: Vec::new(),
+            accept_after: 0,
+            tally: Tally::default(),
+        })
     }
 
     /// Where it listens.
@@ -116,13 +135,36 @@ impl Server {
 
     /// Strangers and members connected now.
     pub fn connected(&self) -> (usize, usize) {
-        let members = self.peers.iter().filter(|p| p.member).count();
+        let members = self.peers.iter().filter(|p| p.member.is_some()).count();
         (self.peers.len() - members, members)
+    }
+
+    /// Says something to a member unasked; with `last` he is closed when it has been sent. Nothing happens when he has gone.
+    pub fn tell(&mut self, id: u64, m: &Message, last: bool) {
+        if let Some(p) = self.peers.iter_mut().find(|p| p.id() == Some(id)) {
+            p.tell(m, last);
+        }
+    }
+
+    /// From now on these keys are good, and no others. Answers the members whose key is no longer there; strangers with
+    /// such a key are closed.
+    pub fn take_keys(&mut self, ring: Keyring) -> Vec<u64> {
+        self.ring = ring;
+        let ring = &self.ring;
+        let mut out = Vec::new();
+        for p in self.peers.iter_mut().filter(|p| p.key().is_none_or(|k| !ring.has(k))) {
+            match p.id() {
+                Some(id) => out.push(id),
+                // He may be about to greet with a key that was good.
+                None => p.gone = Some("the keys have changed"),
+            }
+        }
+        out
     }
 
     /// Appends what is to be polled. Give exactly these to [`Server::turn`].
     pub fn watch(&self, fds: &mut Vec<PollFd>) {
-        fds.extend(self.peers.iter().map(|p| p.wire.watch()));
+        fds.extend(self.peers.iter().map(Peer::watch));
         // Last, so that its absence moves nothing.
         if now() >= self.accept_after {
             fds.push(PollFd::readable(self.listener.as_fd()));
@@ -131,51 +173,57 @@ impl Server {
 
     /// When [`Server::turn`] is to be called at the latest.
     pub fn moment(&self) -> u64 {
-        let pause = if self.accept_after > now() { self.accept_after } else { u64::MAX };
-        self.peers.iter().map(|p| self.limits.end_of(p)).fold(pause, u64::min)
+        let (now, pause) = (now(), if self.accept_after > now() { self.accept_after } else { u64::MAX });
+        let of = |p: &Peer| if p.over(&self.limits, now).is_some() { now } else { p.end(&self.limits) };
+        self.peers.iter().map(of).fold(pause, u64::min)
     }
 
-    /// Serves whoever is ready. `answer` gets the messages that concern the exports, and says what is to be answered.
-    pub fn turn(&mut self, polled: &[PollFd], answer: &mut dyn FnMut(Message) -> Message) {
+    /// Serves whoever is ready.
+    pub fn turn(&mut self, polled: &[PollFd], office: &mut dyn Office) {
         let known = self.peers.len();
-        for (p, fd) in self.peers.iter_mut().zip(polled) {
-            if fd.ready() {
-                p.serve(&self.limits, answer);
+        for (p, _) in self.peers.iter_mut().zip(polled).filter(|(p, fd)| p.gone.is_none() && fd.ready()) {
+            let stranger = p.member.is_none();
+            p.serve(&self.limits, office);
+            if stranger && p.member.is_some() {
+                self.tally.admitted += 1;
+                self.gate.give_back(p.origin);
             }
         }
-        let mut admitted = 0;
-        for p in self.peers.iter_mut().filter(|p| !p.member && p.wire.channel.is_confirmed()) {
-            p.member = true;
-            admitted += 1;
-        }
-        self.tally.admitted += admitted;
-        self.sweep();
+        self.sweep(office);
         if polled.get(known).is_some_and(PollFd::ready) {
-            self.accept();
+            self.accept(office);
         }
     }
 
-    fn sweep(&mut self) {
+    fn sweep(&mut self, office: &mut dyn Office) {
         let (_, members) = self.connected();
         let excess = members.saturating_sub(self.limits.members);
         // The newest members go when there are too many.
-        self.peers.iter_mut().rev().filter(|p| p.member).take(excess).for_each(|p| p.gone = true);
-        let now = now();
-        let limits = self.limits;
-        let over = |p: &mut Peer| p.gone || now >= limits.end_of(p);
-        for p in self.peers.extract_if(.., over) {
-            // A member reads the last word; a stranger gets none.
-            if !p.member {
-                self.tally.refused += 1;
-                p.wire.abort();
+        for p in self.peers.iter_mut().rev().filter(|p| p.member.is_some()).take(excess) {
+            p.gone = Some("too many members");
+        }
+        let (now, limits) = (now(), self.limits);
+        for p in self.peers.extract_if(.., |p| p.over(&limits, now).is_some()) {
+            let why = p.over(&limits, now).unwrap_or(CLOSED);
+            match &p.member {
+                // A member reads the last word.
+                Some(m) => office.left(m, why),
+                // A stranger gets none.
+                None => {
+                    if p.gone.is_none() {
+                        office.refused(&p.from, None, why);
+                    }
+                    self.tally.refused += 1;
+                    p.wire.abort();
+                }
             }
         }
     }
 
-    fn accept(&mut self) {
+    fn accept(&mut self, office: &mut dyn Office) {
         for _ in 0..ACCEPTS {
             match inet::accept(self.listener.as_fd()) {
-                Ok((fd, from)) => self.knock(fd, Origin::of(from.ip())),
+                Ok((fd, from)) => self.knock(fd, from, office),
                 Err(e) if e.is_exhaustion() => {
                     self.accept_after = now() + PAUSE_NS;
                     return;
@@ -187,22 +235,22 @@ impl Server {
         }
     }
 
-    fn knock(&mut self, fd: OwnedFd, origin: Origin) {
-        let now = now();
-        let admitted = self.gate.admit(origin, now) && self.has_place(origin, now);
-        if !admitted || inet::watchful(fd.as_fd(), SILENCE_S).is_err() {
+    fn knock(&mut self, fd: OwnedFd, from: SocketAddr, office: &mut dyn Office) {
+        let here = inet::local(fd.as_fd()).unwrap_or(self.address);
+        let p = Peer::new(Wire::new(fd, Channel::server(&self.ring)), from, here);
+        let admitted = self.gate.admit(p.origin, p.since) && self.has_place(&p, office);
+        if !admitted || p.wire.watchful(SILENCE_S).is_err() {
             self.tally.turned_away += 1;
-            return inet::abort(fd);
+            office.refused(&from, None, "too many connections, or too often");
+            return p.wire.abort();
         }
-        let wire = Wire::new(fd, Channel::server(&self.key));
-        let (member, greeted, leaving, gone) = (false, false, false, false);
-        self.peers.push(Peer { wire, origin, since: now, heard: now, spent: 0, member, greeted, leaving, gone });
+        self.peers.push(p);
     }
 
     /// Is there a place for one more stranger of this origin? The oldest of all may have to give way for him.
-    fn has_place(&mut self, origin: Origin, now: u64) -> bool {
-        let strangers = || self.peers.iter().enumerate().filter(|(_, p)| !p.member);
-        if strangers().filter(|(_, p)| p.origin == origin).count() >= self.limits.strangers_each {
+    fn has_place(&mut self, new: &Peer, office: &mut dyn Office) -> bool {
+        let strangers = || self.peers.iter().enumerate().filter(|(_, p)| p.member.is_none());
+        if strangers().filter(|(_, p)| p.origin == new.origin).count() >= self.limits.strangers_each {
             return false;
         }
         if strangers().count() < self.limits.strangers {
@@ -210,69 +258,14 @@ impl Server {
         }
         let oldest = strangers().min_by_key(|(_, p)| p.since).map(|(i, p)| (i, p.since));
         match oldest {
-            Some((i, since)) if now.saturating_sub(since) >= self.limits.grace_ns => {
-                self.peers.remove(i).wire.abort();
+            Some((i, since)) if new.since.saturating_sub(since) >= self.limits.grace_ns => {
+                let old = self.peers.remove(i);
+                office.refused(&old.from, None, "did not prove that he has a key, and had to make room");
+                old.wire.abort();
                 self.tally.refused += 1;
                 true
             }
             _ => false,
         }
-    }
-}
-
-impl Limits {
-    /// When this peer is given up.
-    fn end_of(&self, p: &Peer) -> u64 {
-        if p.member && !p.leaving {
-            p.heard.saturating_add(self.silence_ns)
-        } else {
-            p.since.max(p.heard).saturating_add(self.patience_ns)
-        }
-    }
-}
-
-impl Peer {
-    fn serve(&mut self, limits: &Limits, answer: &mut dyn FnMut(Message) -> Message) {
-        let Peer { wire, heard, spent, greeted, leaving, .. } = self;
-        let mut hear = |channel: &mut Channel, m: Message| {
-            *heard = now();
-            if *leaving {
-                return Ok(());
-            }
-            if !limits.messages.take(spent, *heard) {
-                *leaving = true;
-                return channel.say(&Message::error(Status::REFUSED, "too many messages"));
-            }
-            let (reply, last) = respond(greeted, m, answer);
-            *leaving = last;
-            reply.map_or(Ok(()), |r| channel.say(&r))
-        };
-        let read = wire.read(&mut hear);
-        let sent = wire.write();
-        let spoken = self.leaving && self.wire.channel.unsent().is_empty();
-        self.gone = spoken || sent.is_err() || read.is_err();
-    }
-}
-
-/// What to answer, and whether that is the last word.
-fn respond(greeted: &mut bool, m: Message, answer: &mut dyn FnMut(Message) -> Message) -> (Option<Message>, bool) {
-    let refuse = |status, text: String| (Some(Message::error(status, text)), true);
-    match (*greeted, m) {
-        (false, Message::Hello { min, max }) => match mgmt::negotiate(min, max) {
-            Some(version) => {
-                *greeted = true;
-                (Some(Message::Welcome { version, pid: std::process::id() }), false)
-            }
-            None => {
-                let ours = format!("{} to {}", mgmt::VERSION_MIN, mgmt::VERSION_MAX);
-                refuse(Status::PROTOCOL, format!("you speak versions {min} to {max}, this exporter {ours}"))
-            }
-        },
-        (_, Message::Close) => (None, true),
-        (true, Message::Ping { token }) => (Some(Message::Pong { token }), false),
-        (true, m @ (Message::List { .. } | Message::Open { .. } | Message::DeviceFlush { .. })) => {
-            (Some(answer(m)), false)
-        }
-        _ => refuse(Status::PROTOCOL, "a message that does not fit here".into()),
     }
 }

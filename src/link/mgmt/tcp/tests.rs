@@ -3,27 +3,27 @@
 
 use super::gate::Rate;
 use super::server::Tally;
-use super::{Client, Limits, Server};
+use super::{Client, Limits, Member, Office, Reply, Server};
 use crate::base::Status;
 use crate::link::mgmt::key::{self, Key};
 use crate::link::mgmt::secure::Channel;
-use crate::link::mgmt::secure::noise::GREETING;
+use crate::link::mgmt::secure::noise::{ANSWER, GREETING};
 use crate::link::mgmt::{Message, RegionDesc};
 use crate::link::{Access, MemoryKind};
 use crate::sys::clock::{Deadline, nap, now};
 use crate::sys::poll::poll;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 const MS: u64 = 1_000_000;
 
 fn key(n: u8) -> Key {
-    Key::of([n; key::LEN])
+    Key::of([n; key::LEN], None)
 }
 
 fn region(n: u32) -> RegionDesc {
@@ -39,46 +39,94 @@ fn region(n: u32) -> RegionDesc {
     }
 }
 
-/// Twenty regions, in parts.
-fn answer(m: Message) -> Message {
-    match m {
-        Message::List { start } => {
-            let regions: Vec<_> = (start..20).take(16).map(region).collect();
-            Message::Names { next: if start + 16 < 20 { start + 16 } else { 0 }, regions }
-        }
-        _ => Message::error(Status::NOT_SUPPORTED, "no"),
+/// Twenty regions, in parts. Remembers who came, and why somebody was refused or went.
+#[derive(Default)]
+struct Desk {
+    last: u64,
+    heard: Arc<Mutex<Vec<String>>>,
+}
+
+impl Desk {
+    fn note(&self, what: String) {
+        self.heard.lock().unwrap().push(what);
     }
 }
+
+impl Office for Desk {
+    fn admitted(&mut self, client: Option<&str>, _: &SocketAddr) -> u64 {
+        self.last += 1;
+        self.note(format!("admitted {} {}", self.last, client.unwrap_or("-")));
+        self.last
+    }
+
+    fn ask(&mut self, who: &Member, m: Message) -> Reply {
+        match m {
+            Message::List { start } => {
+                let regions: Vec<_> = (start..20).take(16).map(region).collect();
+                Reply::Say(Message::Names { next: if start + 16 < 20 { start + 16 } else { 0 }, regions })
+            }
+            Message::DeviceFlush { .. } => Reply::Later,
+            Message::Connect { .. } => Reply::Last(Message::Revoked { reason: format!("you are {}", who.id) }),
+            _ => Reply::Say(Message::error(Status::NOT_SUPPORTED, "no")),
+        }
+    }
+
+    fn left(&mut self, who: &Member, why: &'static str) {
+        self.note(format!("left {}: {why}", who.id));
+    }
+
+    fn refused(&mut self, from: &SocketAddr, client: Option<&str>, why: &'static str) {
+        assert!(from.ip().is_loopback());
+        self.note(format!("refused {}: {why}", client.unwrap_or("-")));
+    }
+}
+
+/// What the server's owner does to it.
+type Order = Box<dyn FnOnce(&mut Server) + Send>;
 
 /// A running server; ends with the test.
 struct Running {
     at: SocketAddr,
     stop: Arc<AtomicBool>,
     facts: mpsc::Receiver<(Tally, (usize, usize))>,
+    heard: Arc<Mutex<Vec<String>>>,
+    orders: mpsc::Sender<Order>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Running {
     fn start(limits: Limits) -> Running {
-        let mut server = Server::bind(&"127.0.0.1:0".parse().unwrap(), key(1), limits).unwrap();
+        let mut server = Server::bind(&"127.0.0.1:0".parse().unwrap(), key(1).into(), limits).unwrap();
         let (at, stop) = (server.address(), Arc::new(AtomicBool::new(false)));
-        let (tx, facts) = mpsc::channel();
+        let ((tx, facts), (orders, todo)) = (mpsc::channel(), mpsc::channel::<Order>());
         let ends = stop.clone();
+        let mut desk = Desk::default();
+        let heard = desk.heard.clone();
         let thread = std::thread::spawn(move || {
             while !ends.load(SeqCst) {
                 let mut fds = Vec::new();
                 server.watch(&mut fds);
                 let left = server.moment().saturating_sub(now()).div_ceil(MS);
                 poll(&mut fds, left.min(20)).unwrap();
-                server.turn(&fds, &mut answer);
+                todo.try_iter().for_each(|o| o(&mut server));
+                server.turn(&fds, &mut desk);
                 let _ = tx.send((server.tally(), server.connected()));
             }
         });
-        Running { at, stop, facts, thread: Some(thread) }
+        Running { at, stop, facts, heard, orders, thread: Some(thread) }
     }
 
     fn client(&self, k: &Key) -> crate::base::Result<Client> {
         Client::connect(&[self.at], k, "there", Deadline::in_ms(10_000))
+    }
+
+    fn order(&self, o: impl FnOnce(&mut Server) + Send + 'static) {
+        self.orders.send(Box::new(o)).unwrap();
+    }
+
+    /// How often the owner has heard this.
+    fn heard(&self, what: &str) -> usize {
+        self.heard.lock().unwrap().iter().filter(|h| h.contains(what)).count()
     }
 
     fn knock(&self) -> TcpStream {
@@ -144,7 +192,7 @@ fn another_key_is_refused_on_both_sides() {
     // A client meets somebody who says nothing sensible.
     let liar = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = liar.local_addr().unwrap();
-    let t = std::thread::spawn(move || liar.accept().unwrap().0.write_all(&[0x55; GREETING]).unwrap());
+    let t = std::thread::spawn(move || liar.accept().unwrap().0.write_all(&[0x55; ANSWER]).unwrap());
     let e = Client::connect(&[at], &key(1), "there", Deadline::in_ms(10_000)).unwrap_err();
     assert_eq!(e.status, Status::REFUSED, "{e}");
     t.join().unwrap();
@@ -164,8 +212,10 @@ fn a_server_that_does_not_answer_is_not_waited_for() {
 #[test]
 fn garbage_and_replays_get_no_answer() {
     let r = Running::start(wide());
-    let mut said =
-        vec![vec![0u8; GREETING], b"GET / HTTP/1.1\r\nHost: there\r\nAccept: */*\r\nUser-Agent: x\r\n\r\n".to_vec()];
+    let mut said = vec![
+        vec![0u8; GREETING],
+        b"GET / HTTP/1.1\r\nHost: there\r\nAccept: */*\r\nUser-Agent: somebody/1.0 (else)\r\n\r\n".to_vec(),
+    ];
     said.push(Channel::client(&key(2)).unwrap().unsent().to_vec());
     for bytes in &said {
         let mut s = r.knock();
@@ -177,12 +227,15 @@ fn garbage_and_replays_get_no_answer() {
     for _ in 0..2 {
         let mut s = r.knock();
         s.write_all(&recorded).unwrap();
-        s.read_exact(&mut [0; GREETING]).unwrap();
+        s.read_exact(&mut [0; ANSWER]).unwrap();
         s.write_all(&[32, 0]).unwrap();
         s.write_all(&[7; 32]).unwrap();
         assert!(is_shut(&mut s));
     }
     r.until("refused", |t, c| t.refused == 5 && t.admitted == 0 && c == (0, 0));
+    assert_eq!(r.heard("refused -: another key or version"), 3);
+    assert_eq!(r.heard("refused -: a replayed greeting"), 2);
+    assert_eq!(r.heard("refused"), 5, "each is told once");
     assert_eq!(r.client(&key(1)).unwrap().list().unwrap().len(), 20);
 }
 
@@ -205,7 +258,7 @@ fn half_open_connections_end_and_do_not_keep_members_out() {
     for (i, s) in flood.iter_mut().enumerate() {
         let mut all = Vec::new();
         let _ = s.read_to_end(&mut all);
-        assert!(all.is_empty() || (i % 3 == 2 && all.len() == GREETING), "stranger {i} was told {} bytes", all.len());
+        assert!(all.is_empty() || (i % 3 == 2 && all.len() == ANSWER), "stranger {i} was told {} bytes", all.len());
     }
 }
 
@@ -247,4 +300,97 @@ fn what_does_not_fit_ends_the_conversation() {
         assert_eq!(c.ask(&m).unwrap_err().status, Status::PROTOCOL, "{m:?}");
         assert_eq!(c.ask(&Message::Ping { token: 1 }).unwrap_err().status, Status::LINK_DOWN, "{m:?}");
     }
+}
+
+#[test]
+fn the_server_speaks_unasked_and_closes_after_the_last_word() {
+    let r = Running::start(wide());
+    let [mut a, mut b] = [0; 2].map(|_| r.client(&key(1)).unwrap());
+    r.until("two members", |t, _| t.admitted == 2);
+    r.order(|s| {
+        s.tell(1, &Message::Moved { generation: 7 }, false);
+        s.tell(77, &Message::Ended, true);
+        s.tell(2, &Message::Revoked { reason: "because".into() }, true);
+        s.tell(2, &Message::Ended, false);
+    });
+    let late = Deadline::in_ms(10_000);
+    assert_eq!(a.hear(late).unwrap(), Some(Message::Moved { generation: 7 }));
+    assert_eq!(a.ask(&Message::Ping { token: 9 }).unwrap(), Message::Pong { token: 9 });
+    assert_eq!(b.hear(late).unwrap(), Some(Message::Revoked { reason: "because".into() }));
+    assert_eq!(b.hear(late).unwrap_err().status, Status::LINK_DOWN);
+    r.until("one is left", |_, c| c == (0, 1));
+    assert_eq!((r.heard("left 2: closed"), r.heard("left")), (1, 1));
+    // An answer may come later, and a last one too.
+    assert_eq!(a.hear(Deadline::in_ms(1)).unwrap(), None);
+    r.order(|s| s.tell(1, &Message::Pong { token: 5 }, false));
+    assert_eq!(a.ask(&Message::DeviceFlush { off: 0, len: 1 }).unwrap(), Message::Pong { token: 5 });
+    let lanes = vec![crate::link::mgmt::message::Endpoint { mtu: 1, ..Default::default() }];
+    assert_eq!(a.ask(&Message::Connect { lanes }).unwrap(), Message::Revoked { reason: "you are 1".into() });
+    assert_eq!(a.hear(late).unwrap_err().status, Status::LINK_DOWN);
+}
+
+#[test]
+fn keys_are_taken_away_and_added() {
+    let r = Running::start(wide());
+    let named = |n: u8, name: &str| Key::of([n; key::LEN], Some(name));
+    let (x, y) = (named(5, "x"), named(6, "y"));
+    let both = crate::link::mgmt::ring::Keyring::of(vec![x.clone(), y.clone()]).unwrap();
+    let (tx, rx) = mpsc::channel();
+    let mut old = r.client(&key(1)).unwrap();
+    r.order(move |s| tx.send(s.take_keys(both)).unwrap());
+    assert_eq!(rx.recv_timeout(Duration::from_secs(10)).unwrap(), [1], "the member whose key has gone");
+    assert_eq!(r.client(&key(1)).unwrap_err().status, Status::REFUSED);
+    let [_x, _y] = [&x, &y].map(|k| r.client(k).unwrap());
+    // What becomes of him is his owner's matter.
+    assert_eq!(old.ask(&Message::Ping { token: 1 }).unwrap(), Message::Pong { token: 1 });
+    r.until("all in", |t, _| t.admitted == 3);
+    assert_eq!((r.heard("admitted 2 x"), r.heard("admitted 3 y")), (1, 1));
+}
+
+#[test]
+fn members_come_as_often_as_they_like() {
+    let knocks = Rate { interval_ns: 3_600_000 * MS, burst: 5 };
+    let r = Running::start(Limits { knocks, ..Limits::default() });
+    for n in 0..40 {
+        assert_eq!(r.client(&key(1)).unwrap().list().unwrap().len(), 20, "{n}");
+    }
+    r.until("all were welcome", |t, _| (t.turned_away, t.admitted) == (0, 40));
+}
+
+#[test]
+fn broken_records_end_a_member_and_are_told_once() {
+    let r = Running::start(wide());
+    let reach = || {
+        let mut s = r.knock();
+        let mut c = Channel::client(&key(1)).unwrap();
+        s.write_all(c.unsent()).unwrap();
+        c.sent(c.unsent().len());
+        let mut answer = [0; ANSWER];
+        s.read_exact(&mut answer).unwrap();
+        c.feed(&answer).unwrap();
+        assert!(c.take().unwrap().is_none() && c.is_open());
+        c.say(&Message::Hello { min: 2, max: 2 }).unwrap();
+        s.write_all(c.unsent()).unwrap();
+        c.sent(c.unsent().len());
+        // Welcome.
+        s.read_exact(&mut [0; 2 + 16 + 16 + 6]).unwrap();
+        (s, c)
+    };
+    // Too long, too short, changed, and cut off.
+    for (at, said, told) in [
+        (1, vec![0xff, 0xff], "changed on the way, or too long"),
+        (2, vec![3, 0], "changed on the way, or too long"),
+        (3, [vec![40, 0], vec![7; 40]].concat(), "changed on the way, or too long"),
+        (4, vec![40, 0, 1, 2, 3], "cut off in the middle"),
+    ] {
+        let (mut s, _) = reach();
+        s.write_all(&said).unwrap();
+        s.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(is_shut(&mut s), "{said:?}");
+        r.until("gone", |t, c| t.admitted == at && c == (0, 0));
+        assert_eq!(r.heard("refused -"), at as usize, "{said:?}");
+        assert!(r.heard(told) >= 1, "{said:?}: {:?}", r.heard.lock().unwrap());
+    }
+    assert_eq!((r.heard("admitted"), r.heard("left")), (4, 4));
+    assert_eq!(r.client(&key(1)).unwrap().list().unwrap().len(), 20);
 }

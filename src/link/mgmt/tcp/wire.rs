@@ -34,6 +34,11 @@ impl Wire {
         Wire { fd, channel }
     }
 
+    /// Notices within `seconds` that the other host has gone.
+    pub fn watchful(&self, seconds: u32) -> Result<(), Errno> {
+        inet::watchful(self.fd.as_fd(), seconds)
+    }
+
     /// What to poll for.
     pub fn watch(&self) -> PollFd {
         PollFd::writable_too(self.fd.as_fd(), !self.channel.unsent().is_empty())
