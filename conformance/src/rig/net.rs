@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 /// The key of this process and of its children. To be asked for before there are any.
 pub fn key() -> &'static Key {
     static KEY: OnceLock<Key> = OnceLock::new();
-    KEY.get_or_init(|| Key::generate().expect("a key"))
+    KEY.get_or_init(|| Key::generate(None).expect("a key"))
 }
 
 /// Port on which this process's exporter listens, from the first call on.
