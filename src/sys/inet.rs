@@ -159,6 +159,12 @@ pub fn abort(fd: OwnedFd) {
     let _ = set(fd.as_fd(), libc::SOL_SOCKET, libc::SO_LINGER, &libc::linger { l_onoff: 1, l_linger: 0 });
 }
 
+/// Ends what is sent: after the last byte the peer reads the end of the stream. Receiving goes on.
+pub fn finish(fd: BorrowedFd<'_>) {
+    // SAFETY: numbers only.
+    let _ = unsafe { syscall(libc::SYS_shutdown, [fd.as_raw_fd() as usize, libc::SHUT_WR as usize, 0, 0, 0, 0]) };
+}
+
 /// Sends what fits; `EAGAIN` when nothing does.
 pub fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;

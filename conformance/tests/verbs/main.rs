@@ -2,6 +2,7 @@
 //!
 //! The library is looked up at run time, so a test runs itself again as a child whose loader finds the soft HCA first.
 
+mod home;
 mod parts;
 
 #[path = "../softhca_support/mod.rs"]

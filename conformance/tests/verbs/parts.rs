@@ -8,7 +8,7 @@ use smc_engine::link::verbs::*;
 use smc_engine::sys::clock::Deadline;
 use std::sync::Arc;
 
-fn chosen() -> Choice {
+pub fn chosen() -> Choice {
     choose(&DeviceWish::default(), None, Table::Program).expect("a device")
 }
 
@@ -33,7 +33,7 @@ fn ends(choice: &Choice) -> Ends {
 }
 
 /// The next completion.
-fn next(cq: &Completions) -> Completion {
+pub fn next(cq: &Completions) -> Completion {
     let end = Deadline::in_ms(20_000);
     let mut got = None;
     while got.is_none() {
@@ -58,7 +58,7 @@ impl Ends {
 }
 
 /// Memory that stays where it is.
-fn memory(bytes: usize) -> &'static mut [u8] {
+pub fn memory(bytes: usize) -> &'static mut [u8] {
     let m = smc_engine::sys::mem::Mapping::anonymous(bytes, smc_engine::sys::mem::RW).unwrap();
     let (ptr, len) = m.forget();
     // SAFETY: a fresh mapping that is never taken back.

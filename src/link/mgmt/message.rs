@@ -109,12 +109,13 @@ pub enum Message {
     },
     /// Client: done with it.
     Close,
-    /// Exporter: the memory has moved. With one descriptor: the new home.
+    /// Exporter: the memory has moved. With one descriptor: the new home. Over a network without one: the key and the queue pairs
+    /// are dead, and the client connects anew; if he has asked to already and has no answer yet, that answer is coming, and is good.
     Moved {
         /// Generation of the new home.
         generation: u64,
     },
-    /// Exporter: your access has ended.
+    /// Exporter: your access has ended. Over a network the key is dead before this is said.
     Revoked {
         /// For people.
         reason: String,
@@ -138,7 +139,8 @@ pub enum Message {
     },
     /// Exporter: the export has ended. The name may come back.
     Ended,
-    /// Client of an opened region, over a network: my queue pairs. Those of an earlier `Connect` of this connection are gone.
+    /// Client of an opened region, over a network: my queue pairs. Those of an earlier `Connect` of this connection are gone. Has exactly one
+    /// answer, `Connected` or `Error`, which may be long in coming while the memory is registered, or moved.
     Connect {
         /// At least one, at most [`MAX_LANES`].
         lanes: Vec<Endpoint>,

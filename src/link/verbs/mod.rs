@@ -4,6 +4,7 @@
 //! * [`device`], [`port`]: an open device, and the choice of one with its ports, which says why it was made.
 //! * [`domain`]: protection domains, registered memory, pools.
 //! * [`queue`]: reliable queue pairs and completion queues.
+//! * [`home`]: what an exporter gives to one client.
 //! * [`request`]: lists of work requests, posted with one doorbell.
 //! * [`words`]: completion statuses and error numbers in plain words.
 //!
@@ -24,6 +25,7 @@
 
 pub mod device;
 pub mod domain;
+pub mod home;
 pub mod library;
 pub mod port;
 pub mod queue;
@@ -32,6 +34,7 @@ pub mod words;
 
 pub use device::{Device, Table};
 pub use domain::{Domain, Pool, Registered, Rights};
+pub use home::{Adapters, Grant};
 pub use port::{Choice, Port, choose};
 pub use queue::{Completion, Completions, Depth, QueuePair};
 pub use request::{Batch, Place, Request, Verb};

@@ -3,8 +3,9 @@
 use super::Args;
 use crate::{key, out};
 use serde_json::json;
+use smc_engine::base::config::Config;
 use smc_engine::base::{Error, Status};
-use smc_engine::core::export::net::Network;
+use smc_engine::core::export::net::{ListenOptions, Network};
 use smc_engine::core::export::{Exporter, Reach};
 use smc_engine::link::Access;
 use smc_engine::link::mgmt::key::valid_client;
@@ -81,7 +82,9 @@ impl Listening {
         let mut addresses =
             at.to_socket_addrs().map_err(|e| bad(e.to_string()).remedy("give an address and a port"))?;
         let address: SocketAddr = addresses.next().ok_or_else(|| bad("it has no address".into()))?;
-        let network = Exporter::get()?.listen(address, keys)?;
+        let device = Config::parse(|v| std::env::var(v).ok()).device;
+        let options = ListenOptions { device, ..ListenOptions::default() };
+        let network = Exporter::get()?.listen_with(address, keys, options)?;
         Ok(Some(Listening { network, path, seen, looked: Instant::now(), json: a.json }))
     }
 

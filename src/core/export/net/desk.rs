@@ -1,7 +1,8 @@
 //! Who is there, what each has open, and what is said to them.
 
 use super::done;
-use crate::base::Status;
+use crate::base::config::DeviceWish;
+use crate::base::{Error, Status};
 use crate::core::export::event::{Event, What};
 use crate::core::export::orders::{Order, Who};
 use crate::core::export::registry::{Registry, Shared};
@@ -10,9 +11,10 @@ use crate::link::Access;
 use crate::link::mgmt::message::{Endpoint, MAX_NAMES};
 use crate::link::mgmt::tcp::{Member, Office, Reply, Server};
 use crate::link::mgmt::{Message, RegionDesc};
+use crate::link::verbs::{Adapters, Grant};
 use crate::sys::clock::now;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// A region that a member has open.
@@ -20,6 +22,8 @@ struct Open {
     shared: Arc<Shared>,
     access: Access,
     since: u64,
+    /// What is registered of the memory for him.
+    grant: Option<Grant>,
     /// He wants to connect while the memory is being moved.
     waiting: Option<Vec<Endpoint>>,
 }
@@ -27,13 +31,61 @@ struct Open {
 struct Session {
     client: Option<String>,
     from: SocketAddr,
+    here: IpAddr,
     open: Option<Open>,
+    /// What is left of his access when that has been cut: it answers him so until he goes.
+    remains: Option<Grant>,
 }
 
 /// The members of one network.
 pub(super) struct Desk {
     registry: Arc<Registry>,
+    // Before the adapters, which everything registered belongs to.
     sessions: BTreeMap<u64, Session>,
+    adapters: Adapters,
+    wish: DeviceWish,
+}
+
+impl Open {
+    fn device(&self) -> Option<String> {
+        self.grant.as_ref().map(|g| g.device().name().to_owned())
+    }
+}
+
+/// Connects, by the adapter that the connection of the client suggests. With the reason for the adapter when the memory was registered just now.
+fn reach(
+    s: &mut Session,
+    wish: &DeviceWish,
+    adapters: &mut Adapters,
+    lanes: &[Endpoint],
+) -> Result<(Message, Option<String>), Error> {
+    let attempt = || Error::of(Status::INTERNAL, "connect");
+    let o = s.open.as_mut().ok_or_else(attempt)?;
+    let choice = adapters.of(wish, s.here).map_err(|e| Error {
+        // To the client a device that is not found and a region that is not found are two things.
+        status: if e.status == Status::NOT_FOUND { Status::NOT_SUPPORTED } else { e.status },
+        attempt: format!("reach \"{}\" by RDMA: the exporter cannot {}", o.shared.name, e.attempt),
+        ..e
+    })?;
+    let new = o.grant.is_none();
+    let done = (|| {
+        let mut grant = match o.grant.take() {
+            Some(g) => g,
+            None => {
+                let base = std::ptr::with_exposed_provenance_mut(o.shared.base);
+                // SAFETY: an exported home stays where it is while the service thread has not ordered otherwise: it orders this
+                // thread to let go, and waits, before it moves or unmaps it, and has marked it before (is_moving).
+                unsafe { Grant::new(&choice.device, base, o.shared.len, o.access) }?
+            }
+        };
+        let m = grant.connect(&choice.ports, lanes)?;
+        o.grant = Some(grant);
+        Ok(m)
+    })();
+    if done.as_ref().is_err_and(|e: &Error| e.status == Status::LINK_DOWN) {
+        adapters.forget(&choice);
+    }
+    done.map(|m| (m, new.then(|| choice.reason.clone())))
 }
 
 impl Session {
@@ -45,6 +97,7 @@ impl Session {
             address: Some(self.from),
             region: open.map(|o| o.shared.name.clone()),
             access: open.map(|o| o.access),
+            device: open.and_then(Open::device),
             ..Event::new(what, why)
         }
     }
@@ -55,21 +108,23 @@ impl Session {
 
     /// As the exporter's clients are listed.
     fn info(&self, id: u64, o: &Open) -> ClientInfo {
-        let remote = Some(Remote { client: self.client.clone(), address: self.from, device: None });
+        let remote = Some(Remote { client: self.client.clone(), address: self.from, device: o.device() });
         ClientInfo { id, pid: 0, uid: NO_USER, access: o.access, since: o.since, remote }
     }
 
     /// Lets go of the region: nothing of it is registered for him any more, and he is not listed.
     fn shut(&mut self, id: u64) {
-        if let Some(o) = self.open.take() {
+        if let Some(mut o) = self.open.take() {
+            self.remains = o.grant.take();
+            self.remains.iter_mut().for_each(Grant::cut);
             o.shared.remove_client(id);
         }
     }
 }
 
 impl Desk {
-    pub fn new(registry: Arc<Registry>) -> Desk {
-        Desk { registry, sessions: BTreeMap::new() }
+    pub fn new(registry: Arc<Registry>, wish: DeviceWish) -> Desk {
+        Desk { registry, sessions: BTreeMap::new(), adapters: Adapters::default(), wish }
     }
 
     /// Does what the service thread wants; false when it is time to end.
@@ -134,7 +189,14 @@ impl Desk {
         server.tell(id, last, true);
     }
 
-    fn hold(&mut self, _export: u64) {}
+    /// Lets go of the memory of an export; its clients keep it open.
+    fn hold(&mut self, export: u64) {
+        for s in self.sessions.values_mut().filter(|s| s.has(export)) {
+            if let Some(o) = &mut s.open {
+                o.grant = None;
+            }
+        }
+    }
 
     fn resume(&mut self, export: u64, server: &mut Server) {
         for id in self.of(export) {
@@ -170,7 +232,7 @@ impl Desk {
         if s.open.is_some() {
             return Reply::Last(Message::error(Status::PROTOCOL, "this connection has a region open"));
         }
-        let open = Open { shared: shared.clone(), access: want, since: now(), waiting: None };
+        let open = Open { shared: shared.clone(), access: want, since: now(), grant: None, waiting: None };
         // Before the answer: whoever has been told that it is open is in the list.
         shared.put_client(s.info(who.id, &open));
         s.open = Some(open);
@@ -178,8 +240,25 @@ impl Desk {
         Reply::Say(Message::Opened { region: RegionDesc { access: want, ..shared.describe() } })
     }
 
-    fn connect(&mut self, _id: u64, _lanes: &[Endpoint]) -> Message {
-        Message::error(Status::NOT_SUPPORTED, "regions can be opened over a network, but not reached yet")
+    /// Registers the memory for a client, if it is not yet, and connects his queue pairs.
+    fn connect(&mut self, id: u64, lanes: &[Endpoint]) -> Message {
+        let Some(s) = self.sessions.get_mut(&id) else { return Message::Close };
+        let connected = reach(s, &self.wish, &mut self.adapters, lanes);
+        if let Some(o) = &s.open {
+            o.shared.put_client(s.info(id, o));
+        }
+        match connected {
+            Ok((m, new)) => {
+                if let Some(reason) = new {
+                    self.registry.note(s.event(What::Grant, id, reason));
+                }
+                m
+            }
+            Err(e) => {
+                self.registry.note(s.event(What::Refusal, id, e.to_string()));
+                Message::error(e.status, e.to_string())
+            }
+        }
     }
 
     /// Connects now, or when the memory has moved.
@@ -197,9 +276,10 @@ impl Desk {
 }
 
 impl Office for Desk {
-    fn admitted(&mut self, client: Option<&str>, from: &SocketAddr) -> u64 {
+    fn admitted(&mut self, client: Option<&str>, from: &SocketAddr, here: &SocketAddr) -> u64 {
         let id = self.registry.id();
-        self.sessions.insert(id, Session { client: client.map(str::to_owned), from: *from, open: None });
+        let (client, here) = (client.map(str::to_owned), here.ip().to_canonical());
+        self.sessions.insert(id, Session { client, from: *from, here, open: None, remains: None });
         id
     }
 

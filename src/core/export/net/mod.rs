@@ -14,6 +14,7 @@ mod desk;
 use super::Exporter;
 use super::orders::{Order, Port, wait};
 use super::registry::Registry;
+use crate::base::config::DeviceWish;
 use crate::base::{Error, Result, Status};
 use crate::link::mgmt::ring::Keyring;
 use crate::link::mgmt::tcp::{Limits, Server};
@@ -32,6 +33,15 @@ const SLEEP_NS: u64 = 60_000_000_000;
 /// Longest time from the start of the thread to the order to serve, which follows at once.
 const START: Duration = Duration::from_secs(60);
 
+/// Settings of a listening exporter.
+#[derive(Clone, Default, Debug)]
+pub struct ListenOptions {
+    /// What strangers and members may take.
+    pub limits: Limits,
+    /// The RDMA device by which clients reach the memory.
+    pub device: DeviceWish,
+}
+
 /// A listening management path. Dropping it closes it and every connection that came by it: clients lose their regions as by the exporter's end.
 #[derive(Debug)]
 pub struct Network {
@@ -43,15 +53,16 @@ pub struct Network {
 
 impl Exporter {
     /// Lets members on other hosts list and open what this process exports, now and later. `at` is an address of this host and a port; with port 0 any
-    /// free one, see [`Network::address`].
+    /// free one, see [`Network::address`]. Without an RDMA device regions can be listed and opened, and connecting is answered by an
+    /// error that says what is missing.
     ///
     /// `EXISTS` when somebody listens there, `FORKED`, `SYSTEM`, `NO_RESOURCES`.
     pub fn listen(&self, at: SocketAddr, keys: Keyring) -> Result<Network> {
-        self.listen_with(at, keys, Limits::default())
+        self.listen_with(at, keys, ListenOptions::default())
     }
 
-    /// [`Exporter::listen`] with other limits than the usual ones.
-    pub fn listen_with(&self, at: SocketAddr, keys: Keyring, limits: Limits) -> Result<Network> {
+    /// [`Exporter::listen`] with other settings than the usual ones.
+    pub fn listen_with(&self, at: SocketAddr, keys: Keyring, options: ListenOptions) -> Result<Network> {
         let attempt = || format!("listen on {at}");
         if self.mark.in_child() {
             return Err(Error::of(Status::FORKED, attempt()));
@@ -60,11 +71,12 @@ impl Exporter {
         let ((tx, answer), (queue, orders)) = (channel(), channel());
         let registry = self.registry.clone();
         let serves = registry.clone();
+        let ListenOptions { limits, device } = options;
         let body = move |wake: Wake| match Server::bind(&at, keys, limits) {
             Ok(server) => {
                 let _ = tx.send(Ok(server.address()));
                 drop(tx);
-                serve(server, serves, &orders, &wake);
+                serve(server, Desk::new(serves, device), &orders, &wake);
             }
             Err(e) => {
                 let _ = tx.send(Err(e));
@@ -123,8 +135,7 @@ impl Drop for Network {
     }
 }
 
-fn serve(mut server: Server, registry: Arc<Registry>, orders: &Receiver<Order>, wake: &Wake) {
-    let mut desk = Desk::new(registry);
+fn serve(mut server: Server, mut desk: Desk, orders: &Receiver<Order>, wake: &Wake) {
     if !matches!(orders.wait(START), Some(Order::Start)) {
         return;
     }

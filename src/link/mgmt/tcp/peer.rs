@@ -21,14 +21,13 @@ pub struct Member {
     pub client: Option<Arc<str>>,
     /// Where he calls from.
     pub from: SocketAddr,
-    /// The address of this host that he called.
-    pub here: SocketAddr,
 }
 
 pub(super) struct Peer {
     pub wire: Wire,
     pub from: SocketAddr,
-    pub here: SocketAddr,
+    /// The address of this host that he called.
+    here: SocketAddr,
     pub origin: Origin,
     pub since: u64,
     /// When he last said something.
@@ -40,6 +39,8 @@ pub(super) struct Peer {
     greeted: bool,
     /// To be closed, when what is said to him has been sent.
     leaving: bool,
+    /// Then he is given time to close himself: he may still be busy with what he had.
+    lingers: bool,
     /// To be closed now, and why.
     pub gone: Option<&'static str>,
 }
@@ -50,8 +51,9 @@ pub(super) const CLOSED: &str = "closed";
 impl Peer {
     pub fn new(wire: Wire, from: SocketAddr, here: SocketAddr) -> Peer {
         let (since, origin) = (now(), Origin::of(from.ip()));
-        let (greeted, leaving) = (false, false);
-        Peer { wire, from, here, origin, since, heard: since, spent: 0, member: None, greeted, leaving, gone: None }
+        let (heard, spent, member, gone) = (since, 0, None, None);
+        let (greeted, leaving, lingers) = (false, false, false);
+        Peer { wire, from, here, origin, since, heard, spent, member, greeted, leaving, lingers, gone }
     }
 
     pub fn id(&self) -> Option<u64> {
@@ -79,17 +81,21 @@ impl Peer {
     pub fn over(&self, limits: &Limits, now: u64) -> Option<&'static str> {
         let late =
             if self.member.is_none() { "did not prove in time that he has a key" } else { "silent for too long" };
-        let spoken = self.leaving && self.wire.channel.unsent().is_empty();
+        let late = if self.leaving { CLOSED } else { late };
+        let spoken = self.leaving && !self.lingers && self.wire.channel.unsent().is_empty();
         self.gone.or(spoken.then_some(CLOSED)).or((now >= self.end(limits)).then_some(late))
     }
 
-    /// Says something unasked; with `last` he is closed as soon as it has been sent.
+    /// Says something unasked; with `last` it is the last he hears, and he is closed when he closes, or when a stranger's patience is over.
     pub fn tell(&mut self, m: &Message, last: bool) {
         if self.leaving {
             return;
         }
-        self.leaving = last;
         let said = self.wire.channel.say(m).map_err(Broken::from).and_then(|()| self.wire.write());
+        if last {
+            (self.leaving, self.lingers, self.heard) = (true, true, now());
+            self.wire.finish();
+        }
         if said.is_err() {
             self.gone = Some("does not read what is said to him");
         }
@@ -99,15 +105,15 @@ impl Peer {
     pub fn serve(&mut self, limits: &Limits, office: &mut dyn Office) {
         let Peer { wire, from, here, heard, spent, member, greeted, leaving, .. } = self;
         let mut hear = |channel: &mut Channel, m: Message| {
-            *heard = now();
-            let member = member.get_or_insert_with(|| {
-                let client = channel.key().and_then(|k| k.client().cloned());
-                let id = office.admitted(client.as_deref(), from);
-                Member { id, client, from: *from, here: *here }
-            });
             if *leaving {
                 return Ok(());
             }
+            *heard = now();
+            let member = member.get_or_insert_with(|| {
+                let client = channel.key().and_then(|k| k.client().cloned());
+                let id = office.admitted(client.as_deref(), from, here);
+                Member { id, client, from: *from }
+            });
             if !limits.messages.take(spent, *heard) {
                 office.refused(from, member.client.as_deref(), "too many messages");
                 *leaving = true;
@@ -122,6 +128,9 @@ impl Peer {
         };
         let read = wire.read(&mut hear);
         let sent = wire.write();
+        if self.lingers {
+            self.wire.finish();
+        }
         self.gone = read.and(sent).err().map(|e| self.judge(e, office));
     }
 

@@ -83,9 +83,9 @@ pub enum Reply {
 
 /// Whoever the server works for.
 pub trait Office {
-    /// A stranger has proven that he has a key: `client` is the name in it. Answers the number by which he is known from here
-    /// on, one that nobody else has had.
-    fn admitted(&mut self, client: Option<&str>, from: &SocketAddr) -> u64;
+    /// A stranger has proven that he has a key: `client` is the name in it, `here` the address of this host that he called. Answers
+    /// the number by which he is known from here on, one that nobody else has had.
+    fn admitted(&mut self, client: Option<&str>, from: &SocketAddr, here: &SocketAddr) -> u64;
     /// A member's message that concerns the exports.
     fn ask(&mut self, who: &Member, m: Message) -> Reply;
     /// A member has gone.
@@ -139,7 +139,8 @@ impl Server {
         (self.peers.len() - members, members)
     }
 
-    /// Says something to a member unasked; with `last` he is closed when it has been sent. Nothing happens when he has gone.
+    /// Says something to a member unasked; with `last` nothing comes after it, and he is closed when he closes himself, or after
+    /// [`Limits::patience_ns`]. Nothing happens when he has gone.
     pub fn tell(&mut self, id: u64, m: &Message, last: bool) {
         if let Some(p) = self.peers.iter_mut().find(|p| p.id() == Some(id)) {
             p.tell(m, last);

@@ -82,6 +82,13 @@ impl Wire {
         Ok(())
     }
 
+    /// When all is sent: the other side reads the end of the stream after it, and may still send.
+    pub fn finish(&self) {
+        if self.channel.unsent().is_empty() {
+            inet::finish(self.fd.as_fd());
+        }
+    }
+
     /// Closes without a word.
     pub fn abort(self) {
         inet::abort(self.fd);

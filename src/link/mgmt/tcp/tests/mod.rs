@@ -53,7 +53,7 @@ impl Desk {
 }
 
 impl Office for Desk {
-    fn admitted(&mut self, client: Option<&str>, _: &SocketAddr) -> u64 {
+    fn admitted(&mut self, client: Option<&str>, _: &SocketAddr, _: &SocketAddr) -> u64 {
         self.last += 1;
         self.note(format!("admitted {} {}", self.last, client.unwrap_or("-")));
         self.last
@@ -304,7 +304,7 @@ fn what_does_not_fit_ends_the_conversation() {
 
 #[test]
 fn the_server_speaks_unasked_and_closes_after_the_last_word() {
-    let r = Running::start(wide());
+    let r = Running::start(Limits { patience_ns: 300 * MS, ..wide() });
     let [mut a, mut b] = [0; 2].map(|_| r.client(&key(1)).unwrap());
     r.until("two members", |t, _| t.admitted == 2);
     r.order(|s| {
@@ -318,6 +318,8 @@ fn the_server_speaks_unasked_and_closes_after_the_last_word() {
     assert_eq!(a.ask(&Message::Ping { token: 9 }).unwrap(), Message::Pong { token: 9 });
     assert_eq!(b.hear(late).unwrap(), Some(Message::Revoked { reason: "because".into() }));
     assert_eq!(b.hear(late).unwrap_err().status, Status::LINK_DOWN);
+    assert_eq!(r.heard("left"), 0, "he may close first");
+    drop(b);
     r.until("one is left", |_, c| c == (0, 1));
     assert_eq!((r.heard("left 2: closed"), r.heard("left")), (1, 1));
     // An answer may come later, and a last one too.
@@ -327,6 +329,15 @@ fn the_server_speaks_unasked_and_closes_after_the_last_word() {
     let lanes = vec![crate::link::mgmt::message::Endpoint { mtu: 1, ..Default::default() }];
     assert_eq!(a.ask(&Message::Connect { lanes }).unwrap(), Message::Revoked { reason: "you are 1".into() });
     assert_eq!(a.hear(late).unwrap_err().status, Status::LINK_DOWN);
+    // One who does not close is closed.
+    let began = now();
+    let _c = r.client(&key(1)).unwrap();
+    r.order(|s| s.tell(3, &Message::Ended, true));
+    while r.heard("left 3: closed") == 0 {
+        assert!(!late.passed(), "{:?}", r.heard.lock().unwrap());
+        nap(MS);
+    }
+    assert!(now() - began > 250 * MS);
 }
 
 #[test]

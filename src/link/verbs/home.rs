@@ -1,0 +1,97 @@
+//! The exporter's half of a connection: what one client can reach of one region, and nothing else.
+//!
+//! Each client has a protection domain of its own for each region, one registration of the region's memory in it, and the queue pairs of his last `Connect`.
+//! So his key is good on his queue pairs only, and can be taken from him alone.
+//!
+//! # Taking it away
+//! The registration goes first, in [`Grant::cut`]: from there on the device answers every operation of the client with an access error, and
+//! reaches no byte of the memory, whatever the client does. The queue pairs stay for as long as the client's connection, so that
+//! he gets that answer at once, and not silence until his retries are used up.
+
+use super::{Choice, Completions, Depth, Device, Domain, Port, QueuePair, Registered, Rights, Table, choose};
+use crate::base::config::DeviceWish;
+use crate::base::{Error, Result, Status};
+use crate::link::Access;
+use crate::link::mgmt::Message;
+use crate::link::mgmt::message::Endpoint;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// One client's access to one region. Its calls and its drop belong to the thread that opened the device, and block for as long as the device
+/// takes: a registration about a millisecond per 4 MiB that was never touched.
+#[derive(Debug)]
+pub struct Grant {
+    /// Gone when the access has been cut.
+    home: Option<Registered>,
+    pairs: Vec<QueuePair>,
+    // What is above holds it.
+    domain: Arc<Domain>,
+}
+
+impl Grant {
+    /// Registers `[base, base + len)` for a client that may do what `access` says. Errors: [`Domain::new`], [`Domain::register`].
+    ///
+    /// # Safety
+    /// The memory stays mapped to the same pages until the grant is dropped, and may be read, and changed if `access` says so, at
+    /// any moment.
+    pub unsafe fn new(device: &Arc<Device>, base: *mut u8, len: usize, access: Access) -> Result<Grant> {
+        let domain = Domain::new(device)?;
+        let rights = match access {
+            Access::ReadOnly => Rights::Read,
+            Access::ReadWrite => Rights::Write,
+        };
+        // SAFETY: passed on to the caller.
+        let home = unsafe { domain.register(base, len, rights) }?;
+        Ok(Grant { home: Some(home), pairs: Vec::new(), domain })
+    }
+
+    /// Connects a queue pair to each of the client's; those of an earlier call are gone. Answers what he must know. When it fails
+    /// there are none: he may ask again. `REVOKED` after [`Grant::cut`].
+    pub fn connect(&mut self, ports: &[Port], lanes: &[Endpoint]) -> Result<Message> {
+        self.pairs.clear();
+        let home = self.home.as_ref().ok_or_else(|| Error::of(Status::REVOKED, "connect"))?;
+        // Nothing ever completes there: all requests are the client's.
+        let idle = Completions::new(self.domain.device(), lanes.len() as u32)?;
+        let depth = Depth { requests: 1, inline: 0 };
+        let pair = |(port, lane): (&Port, &Endpoint)| {
+            let pair = QueuePair::new(&self.domain, &idle, port, depth, true)?;
+            pair.connect(lane).map(|()| pair)
+        };
+        self.pairs = ports.iter().cycle().zip(lanes).map(pair).collect::<Result<Vec<_>>>()?;
+        let lanes = self.pairs.iter().map(QueuePair::endpoint).collect();
+        Ok(Message::Connected { addr: home.base() as u64, rkey: home.rkey, lanes })
+    }
+
+    /// Takes the memory away: when this returns the device reaches nothing of it for this client, and it may be moved or unmapped. What the
+    /// client has under way, and whatever he tries later, fails at his side with an access error.
+    pub fn cut(&mut self) {
+        self.home = None;
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<Device> {
+        self.domain.device()
+    }
+}
+
+/// The device by which clients reach an exporter, and its ports; one for each address of this host that clients have called. Belongs to
+/// one thread, which is to be the only one that uses what it gives out.
+#[derive(Debug, Default)]
+pub struct Adapters(Vec<(IpAddr, Arc<Choice>)>);
+
+impl Adapters {
+    /// The choice for clients that have called this address of ours, opened at its first use. Errors: [`choose`].
+    pub fn of(&mut self, wish: &DeviceWish, here: IpAddr) -> Result<Arc<Choice>> {
+        if let Some((_, choice)) = self.0.iter().find(|(ip, _)| *ip == here) {
+            return Ok(choice.clone());
+        }
+        let choice = Arc::new(choose(wish, Some(here), Table::Own)?);
+        self.0.push((here, choice.clone()));
+        Ok(choice)
+    }
+
+    /// A device has gone: the next client gets one that is chosen anew.
+    pub fn forget(&mut self, choice: &Arc<Choice>) {
+        self.0.retain(|(_, c)| !Arc::ptr_eq(c, choice));
+    }
+}
