@@ -1,11 +1,11 @@
 //! Homes on the other side of a network: an exporter listens on 127.0.0.1, and a link of an RDMA device comes in by that.
 
-use smc_engine::base::Error;
+use smc_engine::base::config::Config;
 use smc_engine::core::export::Exporter;
 use smc_engine::core::export::net::Network;
 use smc_engine::link::Link;
 use smc_engine::link::mgmt::key::Key;
-use smc_engine::link::verbs::Device;
+use smc_engine::link::verbs::{Device, VerbsLink};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 
@@ -25,9 +25,10 @@ pub fn listen() -> u16 {
     NETWORK.get_or_init(start).address().port()
 }
 
-/// A link to the exporter that listens on `port` of this host.
-pub fn connect(port: u16) -> Result<Arc<dyn Link>, Error> {
-    smc_engine::link::connect(Some(("127.0.0.1", port)), &[], "")
+/// A link to the exporter that listens on `port` of this host, over the device that the environment names.
+pub fn connect(port: u16) -> Arc<dyn Link> {
+    let c = Config::parse(|name| std::env::var(name).ok());
+    Arc::new(VerbsLink::with_key("127.0.0.1", port, key().clone(), c.device, c.lanes, c.log))
 }
 
 /// Whether this host has an RDMA device at all, or the reason why not.

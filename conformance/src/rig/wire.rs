@@ -143,7 +143,7 @@ impl Wire for SoftHca {
 
     fn faults(&self, list: &[Fault]) -> Done {
         let every = |percent: u32| 100 / percent.clamp(1, 100);
-        let mut text = String::new();
+        let mut text = String::from("scatter");
         for f in list {
             match *f {
                 Fault::Loss(p) => text += &format!(" lose-requests={} lose-answers={}", every(p), every(p)),
