@@ -149,7 +149,7 @@ static void peers_and_maps(void) {
     smc_peer *p = (void *)7;
     BAD(smc_connect(ctx, "nonsense", &p));
     BAD(smc_connect(ctx, NULL, NULL));
-    IS(smc_connect(ctx, "node1:7471", &p), SMC_STATUS_NOT_SUPPORTED);
+    IS(smc_connect(ctx, "node1:7471", &p), SMC_STATUS_NOT_FOUND);
     BAD(smc_peer_close(NULL));
     TRUE(p == (void *)7);
     OK(smc_connect(ctx, NULL, &host));

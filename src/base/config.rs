@@ -1,5 +1,6 @@
 //! Settings, parsed once into an immutable value. This table is the one place that lists the environment variables.
 
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 /// How a region's faults are delivered and its dirty pages found.
@@ -76,7 +77,7 @@ pub const VARS: &[Var] = &[
     Var {
         name: "LIBSMC_KEY",
         default: "see `smc keygen --help`",
-        meaning: "file with the pre-shared key of the management path over TCP; read by `smc serve --listen` and `smc ls HOST:PORT`",
+        meaning: "file with the pre-shared key of the management path over TCP; for regions of other hosts, `smc serve --listen` and `smc ls HOST:PORT`",
     },
     Var {
         name: "LIBSMC_DEVICE",
@@ -87,6 +88,11 @@ pub const VARS: &[Var] = &[
         name: "LIBSMC_GID_INDEX",
         default: "chosen by address",
         meaning: "place of the device's address to be used in its table of GIDs; 0..255",
+    },
+    Var {
+        name: "LIBSMC_LANES",
+        default: "2, or one per port",
+        meaning: "queue pairs over which the writes of a region of another host are spread; 1..15",
     },
     Var { name: "LIBSMC_LOG", default: "error", meaning: "what is written to stderr: off, error, info, debug" },
     Var {
@@ -168,8 +174,14 @@ pub struct Config {
     pub trust: Vec<u32>,
     /// Text of `LIBSMC_LINK`, parsed by the link layer.
     pub link_model: String,
+    /// File of the pre-shared key, if it is named.
+    pub key: Option<PathBuf>,
+    /// Where a key is looked for when none is named: the user's place, if there is one, and the host's.
+    pub key_places: Vec<PathBuf>,
     /// RDMA device for regions of other hosts.
     pub device: DeviceWish,
+    /// Queue pairs for the writes of one of its regions.
+    pub lanes: Option<usize>,
     /// Verbosity.
     pub log: LogLevel,
     /// Values that could not be used, in words; the caller reports them once.
@@ -184,7 +196,10 @@ impl Default for Config {
             resident_limit: 0,
             trust: Vec::new(),
             link_model: String::new(),
+            key: None,
+            key_places: vec!["/etc/libsmc/key".into()],
             device: DeviceWish::default(),
+            lanes: None,
             log: LogLevel::Error,
             complaints: Vec::new(),
         }
@@ -228,6 +243,11 @@ impl Config {
         if let Some(v) = get("LIBSMC_LINK") {
             c.link_model = v;
         }
+        c.key = get("LIBSMC_KEY").filter(|v| !v.is_empty()).map(PathBuf::from);
+        let absolute = |name| get(name).map(PathBuf::from).filter(|p| p.is_absolute());
+        if let Some(own) = absolute("XDG_CONFIG_HOME").or(absolute("HOME").map(|h| h.join(".config"))) {
+            c.key_places.insert(0, own.join("libsmc/key"));
+        }
         if let Some(v) = get("LIBSMC_DEVICE").filter(|v| !v.is_empty()) {
             match DeviceWish::parse(&v) {
                 Some(wish) => c.device = wish,
@@ -238,6 +258,12 @@ impl Config {
             match v.parse() {
                 Ok(i @ 0..=255) => c.device.gid_index = Some(i),
                 _ => c.complain("LIBSMC_GID_INDEX", &v, "expected a number, 0..255"),
+            }
+        }
+        if let Some(v) = get("LIBSMC_LANES").filter(|v| !v.is_empty()) {
+            match v.parse() {
+                Ok(n @ 1..=15) => c.lanes = Some(n),
+                _ => c.complain("LIBSMC_LANES", &v, "expected a number, 1..15"),
             }
         }
         if let Some(v) = get("LIBSMC_LOG") {

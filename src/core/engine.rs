@@ -133,7 +133,7 @@ impl Engine {
         if let Some((_, l)) = links.iter().find(|(p, _)| p == peer) {
             return Ok(l.clone());
         }
-        let link = crate::link::connect(peer_address(peer), &self.config.trust, &self.config.link_model)?;
+        let link = crate::link::connect(peer_address(peer), &self.config)?;
         links.push((peer.clone(), link.clone()));
         Ok(link)
     }

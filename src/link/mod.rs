@@ -32,6 +32,7 @@ pub mod loopback;
 pub mod mgmt;
 pub mod verbs;
 
+use crate::base::config::Config;
 use crate::base::stats::LinkStats;
 use crate::base::{Error, HomeOff, Status};
 use crate::sys::clock::Deadline;
@@ -40,14 +41,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// Connects to a peer: `None` is this host (exporters are found by region name), otherwise a host and the port of its
-/// management path. `trust` names users whose exporters are believed beside our own and root. `model` is the text of `LIBSMC_LINK`; empty for none.
-pub fn connect(peer: Option<(&str, u16)>, trust: &[u32], model: &str) -> Result<Arc<dyn Link>, Error> {
-    if let Some((host, port)) = peer {
-        let attempt = format!("connect to {host}:{port}");
-        return Err(Error::new(Status::NOT_SUPPORTED, attempt, "this version reaches exporters on the same host only")
-            .remedy("use /smc/local/NAME"));
-    }
-    let link: Arc<dyn Link> = Arc::new(embedded::EmbeddedLink::connect_local_trusting(trust));
+/// management path, which nobody is asked at yet. `NOT_FOUND` and others when this process has no usable key for that.
+pub fn connect(peer: Option<(&str, u16)>, config: &Config) -> Result<Arc<dyn Link>, Error> {
+    let link: Arc<dyn Link> = match peer {
+        Some((host, port)) => Arc::new(verbs::VerbsLink::new(host, port, config)?),
+        None => Arc::new(embedded::EmbeddedLink::connect_local_trusting(&config.trust)),
+    };
+    let model = &config.link_model;
     Ok(if model.is_empty() { link } else { Arc::new(faulty::Faulty::new(link, faulty::Plan::parse(model)?)) })
 }
 

@@ -126,6 +126,20 @@ pub fn connect(a: &SocketAddr) -> Result<OwnedFd, Errno> {
     }
 }
 
+/// This host's address that packets to `to` come from. Sends nothing.
+pub fn source_of(to: &SocketAddr) -> Result<IpAddr, Errno> {
+    let family = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    // SAFETY: makes a new descriptor and touches no memory.
+    let fd = unsafe { syscall(libc::SYS_socket, [family as usize, kind as usize, 0, 0, 0, 0]) }?;
+    // SAFETY: the kernel just gave us this descriptor; nobody else knows it.
+    let fd = unsafe { own(fd) }?;
+    let (raw, len) = to_kernel(to);
+    // SAFETY: the address is valid for `len` bytes during the call.
+    unsafe { syscall(libc::SYS_connect, [fd.as_raw_fd() as usize, raw.as_ptr() as usize, len, 0, 0, 0]) }?;
+    Ok(local(fd.as_fd())?.ip())
+}
+
 /// How a connect ended, or why a connection broke (SO_ERROR); reading it clears it.
 pub fn outcome(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     let (mut e, mut len) = (0i32, 4 as libc::socklen_t);

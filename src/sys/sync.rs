@@ -114,6 +114,11 @@ impl Lock {
         LockGuard(self)
     }
 
+    /// Takes the lock if nobody has it. Async-signal-safe.
+    pub fn try_lock<'a>(&'a self, _signals: &'a SignalsBlocked) -> Option<LockGuard<'a>> {
+        self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok().then_some(LockGuard(self))
+    }
+
     /// Takes the lock unless it stays held until `deadline`: for locks whose holders wait for a far side.
     pub fn lock_until<'a>(&'a self, _signals: &'a SignalsBlocked, deadline: Deadline) -> Option<LockGuard<'a>> {
         if !self.spin() {
@@ -157,10 +162,12 @@ mod tests {
     fn a_held_lock_is_given_up_at_the_deadline_and_taken_when_free() {
         let (lock, signals) = (Lock::new(), SignalsBlocked::new());
         let held = lock.lock(&signals);
+        assert!(lock.try_lock(&signals).is_none());
         let end = Deadline::in_ms(20);
         assert!(lock.lock_until(&signals, end).is_none());
         assert!(end.passed());
         drop(held);
+        assert!(lock.try_lock(&signals).is_some());
         assert!(lock.lock_until(&signals, end).is_some(), "free: the deadline does not matter");
         assert!(lock.lock_until(&signals, Deadline::in_ms(0)).is_some(), "given back by the guard");
     }

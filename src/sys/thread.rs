@@ -60,13 +60,37 @@ impl Wake {
 impl OwnThread {
     /// Makes the thread poll its [`Wake`]. Async-signal-safe.
     pub fn wake(&self) {
-        // SAFETY: the signal is blocked in that thread and only ever read from its signal descriptor.
-        let _ = unsafe { syscall(libc::SYS_tgkill, [self.pid, self.tid, WAKE as usize, 0, 0, 0]) };
+        self.waker().wake();
+    }
+
+    /// What others may wake it with, as long as it is known to run.
+    pub fn waker(&self) -> Waker {
+        Waker { pid: self.pid, tid: self.tid }
     }
 
     /// Waits until it has ended.
     pub fn join(self) {
         self.thread.join();
+    }
+}
+
+/// [`OwnThread::wake`] without the handle.
+#[derive(Clone, Copy, Debug)]
+pub struct Waker {
+    pid: usize,
+    tid: usize,
+}
+
+impl Waker {
+    /// Of the calling thread.
+    pub fn own() -> Waker {
+        Waker { pid: process::pid() as usize, tid: process::tid() as usize }
+    }
+
+    /// Makes the thread poll its [`Wake`]. Only while that thread runs: its number may become another's. Async-signal-safe.
+    pub fn wake(self) {
+        // SAFETY: the signal is blocked in that thread and only ever read from its signal descriptor.
+        let _ = unsafe { syscall(libc::SYS_tgkill, [self.pid, self.tid, WAKE as usize, 0, 0, 0]) };
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! The library is looked up at run time, so a test runs itself again as a child whose loader finds the soft HCA first.
 
+mod client;
+mod fake;
 mod home;
 mod parts;
 
@@ -35,4 +37,29 @@ pub fn again(name: &str) -> Command {
     let mut c = softhca_support::limited(me.to_str().expect("UTF-8"), &[name, "--exact", "--nocapture"]);
     c.env(CHILD, "1");
     c
+}
+
+/// Where the child reads the soft HCA's faults.
+const CONTROL: &str = "SMC_TEST_FAULTS";
+
+/// As [`on_hca`], with faults that the child may change: see [`control`].
+pub fn on_hca_with_control(name: &str) -> bool {
+    if std::env::var_os(CHILD).is_some() {
+        return true;
+    }
+    softhca_support::hca();
+    let file =
+        softhca_support::target().join(format!("softhca/faults.{name}.{}", std::process::id()).replace("::", "-"));
+    std::fs::write(&file, "").expect("make the control file");
+    let path = file.to_str().expect("UTF-8");
+    on_hca(name, &[("LIBSOFTHCA_FAULTS", path), (CONTROL, path)]);
+    std::fs::remove_file(&file).expect("clean up");
+    false
+}
+
+/// Puts these faults in force, and waits until they are.
+pub fn control(faults: &str) {
+    let file = std::env::var_os(CONTROL).expect("a child with faults");
+    std::fs::write(file, faults).expect("change the faults");
+    std::thread::sleep(std::time::Duration::from_millis(50));
 }

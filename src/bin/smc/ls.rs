@@ -64,7 +64,9 @@ fn row(name: &str, r: Option<&RegionInfo>) -> Vec<String> {
 type Listed = (Vec<RegionInfo>, Vec<String>);
 
 fn here(deadline: Deadline) -> Result<Listed, Error> {
-    let known = link::connect(None, &Config::parse(|v| std::env::var(v).ok()).trust, "")?.list(deadline)?;
+    let read = Config::parse(|v| std::env::var(v).ok());
+    let config = Config { link_model: String::new(), ..read };
+    let known = link::connect(None, &config)?.list(deadline)?;
     let listening = embedded::list_local().map_err(|e| out::cannot("list exported regions", e))?;
     // Long names are listed cut, with a `~`: their exporters tell the full ones.
     let silent = listening.into_iter().filter(|n| !n.contains('~') && known.iter().all(|r| r.name != *n)).collect();

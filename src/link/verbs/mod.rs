@@ -7,6 +7,7 @@
 //! * [`home`]: what an exporter gives to one client.
 //! * [`request`]: lists of work requests, posted with one doorbell.
 //! * [`words`]: completion statuses and error numbers in plain words.
+//! * [`client`]: the network link itself, made of these.
 //!
 //! # The exporter's side of a connection
 //! ```text
@@ -23,6 +24,7 @@
 //! A device is opened in the program's descriptor table or in the calling thread's own ([`device::Table`]). Own threads of the
 //! library have tables of their own; [`device::Device::at_hand`] brings the descriptors there before a call.
 
+pub mod client;
 pub mod device;
 pub mod domain;
 pub mod home;
@@ -32,6 +34,7 @@ pub mod queue;
 pub mod request;
 pub mod words;
 
+pub use client::VerbsLink;
 pub use device::{Device, Table};
 pub use domain::{Domain, Pool, Registered, Rights};
 pub use home::{Adapters, Grant};

@@ -10,7 +10,7 @@ use crate::sys::clock::Deadline;
 use crate::sys::poll::{PollFd, poll};
 use crate::sys::{Errno, inet};
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
 const COMPARE: &str = "compare the fingerprints: `smc keygen --check`, here and there";
@@ -74,6 +74,45 @@ impl Client {
         }
     }
 
+    /// From now on its calls end at `deadline`.
+    pub fn until(&mut self, deadline: Deadline) {
+        self.deadline = deadline;
+    }
+
+    /// This host's address on the connection.
+    pub fn local(&self) -> Option<IpAddr> {
+        self.wire.local()
+    }
+
+    /// What to poll for, to learn when [`Client::news`] has something to do.
+    pub fn watch(&self) -> PollFd {
+        self.wire.watch()
+    }
+
+    /// Sends a message without waiting for an answer, nor for the message to leave: [`Client::news`] goes on.
+    pub fn tell(&mut self, m: &Message) -> Result<()> {
+        self.wire.channel.say(m).map_err(|e| self.error(e.into()))?;
+        self.wire.write().map_err(|e| self.error(e))
+    }
+
+    /// The next message that has come; `None` when there is none now. Does not wait. [`Message::Error`] is a message here.
+    pub fn news(&mut self) -> Result<Option<Message>> {
+        if self.heard.is_empty() {
+            let heard = &mut self.heard;
+            let moved = self.wire.write().and_then(|()| {
+                self.wire.read(&mut |_, m| {
+                    heard.push_back(m);
+                    Ok(())
+                })
+            });
+            // A last word before the end counts; the end shows again.
+            if let (Err(e), true) = (moved, self.heard.is_empty()) {
+                return Err(self.error(e));
+            }
+        }
+        Ok(self.heard.pop_front())
+    }
+
     /// What the server exports.
     pub fn list(&mut self) -> Result<Vec<RegionDesc>> {
         let mut all = Vec::new();
@@ -98,6 +137,12 @@ impl Client {
     /// Sends a question and waits for its answer; an [`Message::Error`] becomes the error it tells.
     pub fn ask(&mut self, m: &Message) -> Result<Message> {
         self.wire.channel.say(m).map_err(|e| self.error(e.into()))?;
+        self.next()
+    }
+
+    /// Waits for the next message; an [`Message::Error`] becomes the error it tells.
+    #[allow(clippy::should_implement_trait, reason = "it is no iterator: it waits, and fails")]
+    pub fn next(&mut self) -> Result<Message> {
         let mut end = None;
         loop {
             // A last word before the end counts.

@@ -39,6 +39,11 @@ impl Wire {
         inet::watchful(self.fd.as_fd(), seconds)
     }
 
+    /// This host's address on it.
+    pub fn local(&self) -> Option<std::net::IpAddr> {
+        inet::local(self.fd.as_fd()).ok().map(|a| a.ip())
+    }
+
     /// What to poll for.
     pub fn watch(&self) -> PollFd {
         PollFd::writable_too(self.fd.as_fd(), !self.channel.unsent().is_empty())
