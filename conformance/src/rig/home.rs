@@ -2,7 +2,7 @@
 
 use super::{Valve, net};
 use crate::runner::Over;
-use smc_engine::base::{HomeOff, Status};
+use smc_engine::base::{HomeOff, PAGE, Status};
 use smc_engine::core::export::{Export, ExportOptions, Exporter, Memory};
 use smc_engine::link::embedded::EmbeddedLink;
 use smc_engine::link::failover::{Failover, Path};
@@ -52,9 +52,9 @@ fn link_here() -> (&'static str, Arc<dyn Link>) {
 }
 
 impl Home {
-    /// In this process, every operation a copy. In a run over a device: [`Home::embedded`].
+    /// In this process, every operation a copy. In a run over a device: [`Home::embedded`], if it is whole pages.
     pub fn loopback(len: usize, seed: u64) -> Home {
-        if Over::now() == Over::Verbs {
+        if Over::now() == Over::Verbs && len.is_multiple_of(PAGE) {
             return Home::embedded(len, seed);
         }
         let link = Arc::new(Loopback::new(len).expect("a loopback home"));
@@ -78,7 +78,7 @@ impl Home {
 
     /// As [`Home::embedded`], on memory that outlives the export: [`Home::end`] and [`Home::restart`] it. Whole pages.
     pub fn restartable(len: usize, _seed: u64) -> Home {
-        let memory = Mapping::anonymous(len.next_multiple_of(smc_engine::base::PAGE), RW).expect("memory");
+        let memory = Mapping::anonymous(len.next_multiple_of(PAGE), RW).expect("memory");
         let (base, len) = (memory.addr(), memory.len());
         let keep = Arc::new(Keep::Restartable { export: Mutex::default(), memory });
         let (name, link) = link_here();
@@ -233,8 +233,7 @@ impl Home {
 
     /// Every page begins with its own number plus one.
     pub fn numbered(self) -> Home {
-        let page = smc_engine::base::PAGE;
-        (0..self.len / page).for_each(|p| self.set(p * page, p as u64 + 1));
+        (0..self.len / PAGE).for_each(|p| self.set(p * PAGE, p as u64 + 1));
         self
     }
 }

@@ -118,7 +118,8 @@ impl SoftHca {
             text += " port-down=1";
         }
         if words.revoked > 0 {
-            text += &format!(" revoke={}", words.revoked);
+            // The exporter's: those of the case itself are good.
+            text = format!("revoke={} device=0", words.revoked);
         }
         if words.register != 0 {
             text += &format!(" register={}", words.register);

@@ -64,9 +64,9 @@ fn loss(f: &Far) -> Stopped {
     let mut model = vec![0; PAGES * PAGE];
     let mut tried = 0;
     for (i, list) in [
-        &[Fault::Loss(3)][..],
+        &[Fault::Loss(1)][..],
         &[Fault::Delay(2000)],
-        &[Fault::Loss(2), Fault::Delay(500)],
+        &[Fault::Loss(1), Fault::Delay(500)],
         &[Fault::Twice(10)],
         &[Fault::Reorder(25)],
         &[Fault::Corrupt(3)],
@@ -80,7 +80,7 @@ fn loss(f: &Far) -> Stopped {
         }
         tried += 1;
         let start = Instant::now();
-        storm(f, &r, &mut model, f.ctx.scale(3, 10, 100), i as u64);
+        storm(f, &r, &mut model, f.ctx.scale(2, 10, 100), i as u64);
         println!("{list:?}: {:?}", start.elapsed());
     }
     f.wire.faults(&[])?;
