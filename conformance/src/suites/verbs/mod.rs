@@ -79,4 +79,5 @@ pub fn within(seconds: u64, tag: &str, what: &str, f: impl Fn() -> bool) {
         assert!(start.elapsed() < Duration::from_secs(seconds), "{tag}: {what}: not within {seconds} s");
         std::thread::sleep(Duration::from_millis(2));
     }
+    println!("{what} after {:?}", start.elapsed());
 }

@@ -81,7 +81,7 @@ fn loss(f: &Far) -> Stopped {
         tried += 1;
         let start = Instant::now();
         storm(f, &r, &mut model, f.ctx.scale(2, 10, 100), i as u64);
-        println!("{list:?}: {:?}", start.elapsed());
+        println!("{list:?}: {:?}, {} pages pushed", start.elapsed(), r.region.stats().pages_pushed.get());
     }
     f.wire.faults(&[])?;
     assert!(tried >= 4, "only {tried} kinds of weather were tried");
@@ -91,7 +91,7 @@ fn loss(f: &Far) -> Stopped {
 
 /// Two threads store and release for as long as `weather` runs; their last values are at the home afterwards.
 fn stores_go_on(r: &Rig, weather: impl FnOnce() -> Stopped) -> Stopped {
-    let (stop, last) = (&AtomicBool::new(false), &[AtomicU64::new(0), AtomicU64::new(0)]);
+    let (stop, last, began) = (&AtomicBool::new(false), &[AtomicU64::new(0), AtomicU64::new(0)], Instant::now());
     let end = std::thread::scope(|s| {
         for (t, last) in last.iter().enumerate() {
             s.spawn(move || {
@@ -107,11 +107,14 @@ fn stores_go_on(r: &Rig, weather: impl FnOnce() -> Stopped) -> Stopped {
             });
         }
         std::thread::sleep(Duration::from_millis(200));
+        println!("weather begins after {:?}", began.elapsed());
         let end = weather();
+        println!("and is over after {:?}", began.elapsed());
         std::thread::sleep(Duration::from_millis(200));
         stop.store(true, SeqCst);
         end
     });
+    println!("threads end after {:?}", began.elapsed());
     within(20, &r.tag, "a release goes through", || r.region.release(0, 0).is_ok());
     for (t, last) in last.iter().enumerate() {
         let n = last.load(SeqCst);
