@@ -206,7 +206,7 @@ fn memory_is_moved_under_clients_of_both_kinds() {
     let (choice, home) = (chosen(), Home::new("move"));
     let mut remote = home.open(&choice, Access::ReadWrite);
     assert_eq!(remote.write(PAGE, 3), DONE);
-    let here = link::connect(None, &[], "").unwrap();
+    let here = link::connect(None, &Default::default()).unwrap();
     let _local = here.open(home.export.name(), Access::ReadWrite, soon()).unwrap();
     let id = home.export.clients().iter().find(|c| c.remote.is_none()).unwrap().id;
     let old = remote.rkey;
