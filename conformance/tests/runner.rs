@@ -103,6 +103,34 @@ fn machine_reports_agree() {
     assert!(tap.ends_with("1..1\nok 1 - planted_skip # SKIP planted: no such hardware\n"), "{tap}");
 }
 
+/// A case on the list that is skipped, left out or unknown is a failure; one that is not on it may be skipped.
+#[test]
+fn cases_that_must_run_may_not_be_skipped() {
+    let file = std::env::temp_dir().join(format!("smc-runner-must-{}", std::process::id()));
+    let run = |list: &str| {
+        std::fs::write(&file, list).expect("write the list");
+        planted(&["--filter", "=planted_skip,=planted_pass,=planted_need", "--must-run", &file.to_string_lossy()])
+    };
+    let good = run("# what is there\nplanted_pass\n");
+    assert_eq!((good.status.code(), text(&good).lines().last()), (Some(0), Some("1 passed, 0 failed, 2 skipped")));
+    let bad = run("planted_skip\nplanted_orphan\nplanted_gone\n");
+    let report = text(&bad);
+    assert_eq!(
+        (bad.status.code(), report.lines().last()),
+        (Some(1), Some("1 passed, 3 failed, 1 skipped")),
+        "{report}"
+    );
+    for (case, why) in [
+        ("planted_skip", "may not be skipped here: planted: no such hardware"),
+        ("planted_orphan", "not among the chosen"),
+        ("planted_gone", "no case has this name"),
+    ] {
+        assert!(report.lines().any(|l| l.starts_with(&format!("failed: {case} ")) && l.contains(why)), "{report}");
+    }
+    std::fs::remove_file(&file).expect("clean up");
+    assert_eq!(planted(&["--must-run", "/no/such/file"]).status.code(), Some(2));
+}
+
 #[test]
 fn list_help_and_wrong_use() {
     let list = planted(&["--list", "--long"]);

@@ -47,7 +47,8 @@ fn nothing_missing_goes_on() {
 
 #[test]
 fn help_and_wrong_use() {
-    for name in ["conformance/test", "conformance/install", "conformance/guest/run", "conformance/guest/kernel"] {
+    for name in ["test", "install", "guest/run", "guest/kernel", "guest/wire"] {
+        let name = &format!("conformance/{name}");
         let help = script(name, &["--help"]);
         assert!(help.status.success() && said(&help).contains("Usage:") && said(&help).contains("Examples:"), "{name}");
         assert_eq!(script(name, &["--no-such-option"]).status.code(), Some(2), "{name}");
@@ -58,6 +59,42 @@ fn help_and_wrong_use() {
     let relative =
         Command::new(repo::root().join("conformance/install")).arg("--no-build").env("PREFIX", "here").output();
     assert_eq!(relative.expect("start the script").status.code(), Some(2));
+}
+
+/// A device of this machine is used as it is, without a guest; one that cannot be used is refused with the reason.
+#[test]
+fn a_device_of_this_machine_is_looked_at_first() {
+    let dir = smc_conformance::abi::scratch("devices").expect("scratch directory");
+    let put = |file: &str, text: &str| {
+        let file = dir.join("d0/ports").join(file);
+        std::fs::create_dir_all(file.parent().expect("a folder")).expect("directory");
+        std::fs::write(file, text).expect("a file of the device");
+    };
+    for (port, state) in [("1", "4: ACTIVE\n"), ("2", "1: DOWN\n")] {
+        put(&format!("{port}/state"), state);
+        put(&format!("{port}/link_layer"), "Ethernet\n");
+    }
+    put("1/gids/0", "0000:0000:0000:0000:0000:0000:0000:0000\n");
+    put("1/gids/1", "0000:0000:0000:0000:0000:ffff:0a4d:0001\n");
+    ["0", "1"].iter().for_each(|i| put(&format!("1/gid_attrs/types/{i}"), "RoCE v2\n"));
+    let run = |args: &[&str]| {
+        let mut c = Command::new(repo::root().join("conformance/guest/run"));
+        c.env("DEVICES_AT", &dir).args(args).args(["--", "bash", "-c", "echo on $LIBSMC_DEVICE $LIBSMC_GID_INDEX"]);
+        c.output().expect("start the script")
+    };
+    for (args, code, words) in [
+        (&["--device", "d0"][..], 0, "on d0\n"),
+        (&["--device", "d0:1", "--gid-index", "1"], 0, "on d0:1 1\n"),
+        (&["--device", "d0", "--gid-index", "0"], 125, "GID 0 of port 1 is empty"),
+        (&["--device", "d0:2"], 125, "port 2 is not active but DOWN"),
+        (&["--device", "d0:3"], 125, "it has no port 3"),
+        (&["--device", "d9"], 125, "no such device; there are: d0"),
+        (&["--gid-index", "1"], 2, "Usage:"),
+    ] {
+        let out = run(args);
+        assert!(out.status.code() == Some(code) && said(&out).contains(words), "{args:?}: {}", said(&out));
+    }
+    std::fs::remove_dir_all(&dir).expect("clean up");
 }
 
 /// The parts' counts are summed, and a failing part makes the whole fail: a run of the format part on a copy of

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `lose-requests=N` | every Nth request (whole message) of an open device is lost |
 //! | `lose-answers=N` | the answer to every Nth request it receives is lost |
+//! | `scatter` | of those two: not every Nth, but one in N, as if by chance and the same in every run |
 //! | `delay=NS` | messages it sends arrive that much later |
 //! | `register=ERRNO` | registrations fail with that number |
 //! | `revoke=TIME` | regions registered until now lose all rights; another number revokes again |
@@ -40,6 +41,7 @@ const SLEEP: u64 = 5_000_000;
 struct List {
     requests: u32,
     answers: u32,
+    scatter: bool,
     delay: u64,
     register: i32,
     revoke: u64,
@@ -57,6 +59,7 @@ impl List {
             match name {
                 "lose-requests" => list.requests = number as u32,
                 "lose-answers" => list.answers = number as u32,
+                "scatter" => list.scatter = true,
                 "delay" => list.delay = number,
                 "register" => list.register = number as i32,
                 "revoke" => list.revoke = number,
@@ -114,6 +117,7 @@ pub struct Faults {
     answers: AtomicU32,
     requests_seen: AtomicU32,
     answers_seen: AtomicU32,
+    scatter: AtomicBool,
     delay: AtomicU64,
     register: AtomicI32,
     down: AtomicU32,
@@ -132,6 +136,7 @@ impl Faults {
             answers: AtomicU32::new(0),
             requests_seen: AtomicU32::new(0),
             answers_seen: AtomicU32::new(0),
+            scatter: AtomicBool::new(false),
             delay: AtomicU64::new(0),
             register: AtomicI32::new(0),
             down: AtomicU32::new(0),
@@ -162,6 +167,7 @@ impl Faults {
     fn apply(&self, context: &Context, old: &List, new: &List) {
         self.requests.store(new.requests, RELAXED);
         self.answers.store(new.answers, RELAXED);
+        self.scatter.store(new.scatter, RELAXED);
         self.delay.store(new.delay, RELAXED);
         self.register.store(new.register, RELAXED);
         self.down.store(new.down, RELAXED);
@@ -205,12 +211,12 @@ impl Faults {
 
     /// Whether the next request is lost.
     pub fn drops_request(&self) -> bool {
-        nth(&self.requests_seen, self.requests.load(RELAXED))
+        nth(&self.requests_seen, self.requests.load(RELAXED), self.scatter.load(RELAXED))
     }
 
     /// Whether the next answer is lost.
     pub fn drops_answer(&self) -> bool {
-        nth(&self.answers_seen, self.answers.load(RELAXED))
+        nth(&self.answers_seen, self.answers.load(RELAXED), self.scatter.load(RELAXED))
     }
 
     /// Nanoseconds that a message is held back.
@@ -227,9 +233,17 @@ impl Faults {
     }
 }
 
-/// True for every `n`th call; never when `n` is 0.
-fn nth(seen: &AtomicU32, n: u32) -> bool {
-    n > 0 && (seen.fetch_add(1, RELAXED) + 1).is_multiple_of(n)
+/// True for every `n`th call, or for one in `n` without a pattern: a queue pair that repeats just `n` messages would lose the same
+/// one for ever. Never when `n` is 0.
+fn nth(seen: &AtomicU32, n: u32, scatter: bool) -> bool {
+    if n == 0 {
+        return false;
+    }
+    let count = seen.fetch_add(1, RELAXED) + 1;
+    // The high bits of a product are well mixed.
+    let mixed =
+        (u64::from(count).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5bd1_e995).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 33;
+    if scatter { mixed.is_multiple_of(u64::from(n)) } else { count.is_multiple_of(n) }
 }
 
 #[cfg(test)]
@@ -238,8 +252,8 @@ mod tests {
 
     #[test]
     fn lists_are_read() {
-        let list = List::parse("lose-requests=3 port-down=1\nport-down=2 delay=7 nonsense", 0);
-        assert_eq!(list, List { requests: 3, down: 6, delay: 7, ..List::default() });
+        let list = List::parse("lose-requests=3 port-down=1\nport-down=2 delay=7 scatter nonsense", 0);
+        assert_eq!(list, List { requests: 3, down: 6, delay: 7, scatter: true, ..List::default() });
         assert_eq!(List::parse("remove device=1", 0), List::default());
         assert!(List::parse("remove device=1", 1).removed);
         assert!(List::parse(&format!("remove pid={}", std::process::id()), 0).removed);
@@ -248,7 +262,19 @@ mod tests {
     #[test]
     fn every_nth_is_every_nth() {
         let seen = AtomicU32::new(0);
-        assert_eq!((0..6).map(|_| nth(&seen, 3)).collect::<Vec<_>>(), [false, false, true, false, false, true]);
-        assert!((0..9).all(|_| !nth(&seen, 0)) && (0..9).all(|_| nth(&seen, 1)));
+        assert_eq!((0..6).map(|_| nth(&seen, 3, false)).collect::<Vec<_>>(), [false, false, true, false, false, true]);
+        for scatter in [false, true] {
+            assert!((0..9).all(|_| !nth(&seen, 0, scatter)) && (0..9).all(|_| nth(&seen, 1, scatter)));
+        }
+        // No period of a window's length.
+        for n in [10u32, 33] {
+            let lost: Vec<bool> = (0..33_000).map(|_| nth(&seen, n, true)).collect();
+            let count = lost.iter().filter(|l| **l).count() as u32;
+            assert!((count * n).abs_diff(33_000) < 6_000, "one in {n}: {count}");
+            for window in 1..200 {
+                let again = lost.iter().zip(&lost[window..]).filter(|(a, b)| **a && **b).count() as u32;
+                assert!(again < count / 3 * 2, "one in {n}, {window} apart: {again} of {count}");
+            }
+        }
     }
 }

@@ -1,13 +1,15 @@
 //! Homes that the suites can look at and change past every cache.
 
-use super::{Card, Valve};
-use smc_engine::base::Status;
+use super::{Card, Valve, net};
+use crate::runner::Over;
+use smc_engine::base::{HomeOff, PAGE, Status};
 use smc_engine::core::export::{Export, ExportOptions, Exporter, Memory};
-use smc_engine::link::Link;
 use smc_engine::link::embedded::EmbeddedLink;
 use smc_engine::link::failover::{Failover, Path};
 use smc_engine::link::faulty::{Faulty, Plan};
 use smc_engine::link::loopback::Loopback;
+use smc_engine::link::{Access, Link, RegionKey};
+use smc_engine::sys::clock::Deadline;
 use smc_engine::sys::mem::{Mapping, RW};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -32,7 +34,7 @@ enum Keep {
     Loopback { _link: Arc<Loopback> },
     Export { export: Export },
     Restartable { export: Mutex<Option<Export>>, memory: Mapping },
-    Elsewhere,
+    Elsewhere { look: Option<(Arc<dyn Link>, RegionKey)> },
 }
 
 /// A name nobody else on this host uses.
@@ -41,9 +43,20 @@ pub fn fresh_name() -> String {
     format!("suite-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
+/// The link of an exported region of this process, as this run chooses it.
+fn link_here() -> (&'static str, Arc<dyn Link>) {
+    match Over::now() {
+        Over::Here => ("embedded", Arc::new(EmbeddedLink::connect_local())),
+        Over::Verbs => ("verbs", net::connect(net::listen())),
+    }
+}
+
 impl Home {
-    /// In this process, every operation a copy.
-    pub fn loopback(len: usize, _seed: u64) -> Home {
+    /// In this process, every operation a copy. In a run over a device: [`Home::embedded`], if it is whole pages.
+    pub fn loopback(len: usize, seed: u64) -> Home {
+        if Over::now() == Over::Verbs && len.is_multiple_of(PAGE) {
+            return Home::embedded(len, seed);
+        }
         let link = Arc::new(Loopback::new(len).expect("a loopback home"));
         let base = link.home() as usize;
         let keep = Arc::new(Keep::Loopback { _link: link.clone() });
@@ -51,25 +64,26 @@ impl Home {
         Home { name: "loopback", link, plain, region: "t".into(), len, base, _keep: keep }
     }
 
-    /// Exported by this process's exporter thread and mapped by the embedded link. Whole pages.
+    /// Exported by this process's exporter threads and reached by the embedded link, or over a device in such a run. Whole
+    /// pages.
     pub fn embedded(len: usize, _seed: u64) -> Home {
         let region = fresh_name();
         let exporter = Exporter::get().expect("an exporter");
         let export = exporter.export(&region, Memory::New(len), ExportOptions::default()).expect("an export");
         let (base, len) = (export.base() as usize, export.len());
-        let link = Arc::new(EmbeddedLink::connect_local());
+        let (name, link) = link_here();
         let plain = link.clone();
-        Home { name: "embedded", link, plain, region, len, base, _keep: Arc::new(Keep::Export { export }) }
+        Home { name, link, plain, region, len, base, _keep: Arc::new(Keep::Export { export }) }
     }
 
     /// As [`Home::embedded`], on memory that outlives the export: [`Home::end`] and [`Home::restart`] it. Whole pages.
     pub fn restartable(len: usize, _seed: u64) -> Home {
-        let memory = Mapping::anonymous(len.next_multiple_of(smc_engine::base::PAGE), RW).expect("memory");
+        let memory = Mapping::anonymous(len.next_multiple_of(PAGE), RW).expect("memory");
         let (base, len) = (memory.addr(), memory.len());
         let keep = Arc::new(Keep::Restartable { export: Mutex::default(), memory });
-        let link = Arc::new(EmbeddedLink::connect_local());
+        let (name, link) = link_here();
         let plain = link.clone();
-        let home = Home { name: "embedded", link, plain, region: fresh_name(), len, base, _keep: keep };
+        let home = Home { name, link, plain, region: fresh_name(), len, base, _keep: keep };
         home.restart(1);
         home
     }
@@ -157,8 +171,16 @@ impl Home {
 
     /// A home in another process: it can be reached by the link, and not be looked at.
     pub fn unseen(link: Arc<dyn Link>, region: String, len: usize) -> Home {
-        let plain = link.clone();
-        Home { name: "embedded", link, plain, region, len, base: 0, _keep: Arc::new(Keep::Elsewhere) }
+        let (plain, name) = (link.clone(), link.name());
+        Home { name, link, plain, region, len, base: 0, _keep: Arc::new(Keep::Elsewhere { look: None }) }
+    }
+
+    /// A home in another process of this host, looked at and changed by an embedded link of its own.
+    pub fn seen(link: Arc<dyn Link>, region: String, len: usize) -> Home {
+        let own: Arc<dyn Link> = Arc::new(EmbeddedLink::connect_local());
+        let opened = own.open(&region, Access::ReadWrite, Deadline::in_ms(5000)).expect("the child's export");
+        let keep = Keep::Elsewhere { look: Some((own, opened.key)) };
+        Home { _keep: Arc::new(keep), ..Home::unseen(link, region, len) }
     }
 
     /// The exporter takes the memory away from every client. For exported homes.
@@ -179,8 +201,14 @@ impl Home {
 
     /// Copy of the home's bytes.
     pub fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
-        assert!(self.base != 0 && at + len <= self.len, "outside the home");
         let mut out = vec![0; len];
+        if let Keep::Elsewhere { look: Some((own, key)) } = &*self._keep {
+            // SAFETY: the buffer has `len` bytes.
+            let s = unsafe { own.fetch(*key, HomeOff(at as u64), out.as_mut_ptr(), len, Deadline::in_ms(5000)) };
+            assert_eq!(s, Status::OK, "look at the home in another process");
+            return out;
+        }
+        assert!(self.base != 0 && at + len <= self.len, "outside the home");
         // SAFETY: the range was checked; the memory lives as long as `_keep`.
         unsafe { std::ptr::copy_nonoverlapping((self.base + at) as *const u8, out.as_mut_ptr(), len) };
         out
@@ -193,6 +221,12 @@ impl Home {
 
     /// Another node's store, at the home at once.
     pub fn poke(&self, at: usize, bytes: &[u8]) {
+        if let Keep::Elsewhere { look: Some((own, key)) } = &*self._keep {
+            let (from, len) = (bytes.as_ptr(), bytes.len());
+            // SAFETY: the slice is valid for its length.
+            let s = unsafe { own.put(*key, HomeOff(at as u64), from, len, Deadline::in_ms(5000)) };
+            return assert_eq!(s, Status::OK, "change the home in another process");
+        }
         assert!(self.base != 0 && at + bytes.len() <= self.len, "outside the home");
         // SAFETY: as in `bytes`.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (self.base + at) as *mut u8, bytes.len()) };
@@ -205,8 +239,7 @@ impl Home {
 
     /// Every page begins with its own number plus one.
     pub fn numbered(self) -> Home {
-        let page = smc_engine::base::PAGE;
-        (0..self.len / page).for_each(|p| self.set(p * page, p as u64 + 1));
+        (0..self.len / PAGE).for_each(|p| self.set(p * PAGE, p as u64 + 1));
         self
     }
 }

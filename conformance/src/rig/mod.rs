@@ -5,15 +5,17 @@
 
 pub mod card;
 pub mod home;
+pub mod net;
 pub mod node;
 pub mod setting;
 pub mod valve;
+pub mod wire;
 
 pub use card::Card;
 pub use home::Home;
 pub use valve::Valve;
 
-use crate::runner::{Ctx, Verdict};
+use crate::runner::{Ctx, Over, Verdict};
 use smc_engine::base::{PAGE, Status, config::Backend};
 use smc_engine::core::options::{MapOptions, Policy};
 use smc_engine::core::region::{Parts, Region};
@@ -39,6 +41,11 @@ pub struct Bench<'a> {
 pub fn on(ctx: &mut Ctx, backend: Backend, children: usize, body: fn(&Bench)) -> Verdict {
     // Before this process uses the library: a child of one that has may not.
     let children = (0..children).map(|_| Arc::new(node::Child::fork(backend))).collect();
+    if Over::now() == Over::Verbs
+        && let Err(why) = net::device()
+    {
+        return Verdict::Skip(why);
+    }
     if let Err(why) = selftest::try_backend(backend).outcome {
         return Verdict::Skip(format!("{} does not work here: {why}", backend.name()));
     }
@@ -73,7 +80,10 @@ macro_rules! cases {
 impl Bench<'_> {
     /// Calls `f` with a fresh home of every kind.
     pub fn each_home(&self, len: usize, f: impl Fn(Home)) {
-        for make in [Home::loopback, Home::embedded, Home::reordering, Home::wired] {
+        let all = [Home::embedded, Home::loopback, Home::reordering, Home::wired];
+        // Over a device there is one kind.
+        let n = if Over::now() == Over::Verbs { 1 } else { all.len() };
+        for make in all.into_iter().take(n) {
             f(make(len, self.ctx.seed));
         }
     }

@@ -3,7 +3,8 @@
 //! A child is forked before the case starts any thread. It takes commands from a mailbox in shared memory, so that a
 //! case drives two processes as it drives two regions.
 
-use super::{Home, load, open, store};
+use super::{Home, load, net, open, store};
+use crate::runner::Over;
 use smc_engine::base::config::Backend;
 use smc_engine::base::{PAGE, Status};
 use smc_engine::core::export::{ExportOptions, Exporter, Memory};
@@ -95,10 +96,13 @@ const ARGS: usize = 1;
 const ANSWER: usize = 4;
 const NAME: usize = 8;
 const NAME_WORDS: usize = 32;
+/// Port on which the exporter of the region listens; 0 when it is not reached over a network.
+const PORT: usize = NAME + NAME_WORDS;
 
 const OPEN: u64 = 100;
 const END: u64 = 101;
 const EXPORT: u64 = 102;
+const LISTEN: u64 = 103;
 
 fn number(ask: Ask) -> (u64, [u64; 3]) {
     match ask {
@@ -157,6 +161,13 @@ fn word(mail: &Mapping, i: usize) -> &AtomicU64 {
 impl Child {
     /// Forks a node. The case must not have started a thread yet.
     pub fn fork(backend: Backend) -> Child {
+        Child::fork_on(backend, None)
+    }
+
+    /// As [`Child::fork`], with an RDMA device of its own: a value of `LIBSMC_DEVICE`.
+    pub fn fork_on(backend: Backend, device: Option<&str>) -> Child {
+        // The child knows it too.
+        net::key();
         let fd = mem::memfd(c"suite-mail", PAGE as u64).expect("a memory file");
         use std::os::fd::AsFd;
         let mail = Arc::new(Mapping::shared(fd.as_fd(), 0, PAGE, mem::RW).expect("a mailbox"));
@@ -165,6 +176,10 @@ impl Child {
         if pid == 0 {
             // SAFETY: takes a signal number; the child must not outlive the case.
             unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+            if let Some(d) = device {
+                // SAFETY: the process has one thread.
+                unsafe { std::env::set_var("LIBSMC_DEVICE", d) };
+            }
             serve(&mail, backend);
             // SAFETY: ends the child without running what the parent registered.
             unsafe { libc::_exit(0) };
@@ -175,13 +190,13 @@ impl Child {
 
     /// Maps an exported region in the child, with this policy.
     pub fn map(&self, region: &str, len: usize, policy: Policy) {
-        write_name(&self.mail, region);
+        self.name(region);
         self.request(OPEN, [len as u64, policy as u64, 0]);
     }
 
     /// The same in exact write-through mode.
     pub fn map_exact(&self, region: &str, len: usize) {
-        write_name(&self.mail, region);
+        self.name(region);
         self.request(OPEN, [len as u64, Policy::Byte as u64, Through::Exact as u64]);
     }
 
@@ -189,7 +204,27 @@ impl Child {
     pub fn export(&self, len: usize) -> Home {
         write_name(&self.mail, &super::home::fresh_name());
         assert_eq!(self.request(EXPORT, [len as u64, 0, 0]), 0, "the child cannot export");
+        let port = if Over::now() == Over::Verbs { self.port() } else { 0 };
+        word(&self.mail, PORT).store(port.into(), SeqCst);
         foreign_home(&self.mail, len)
+    }
+
+    /// [`Child::export`], reached over the network by a link that `connect` makes, and looked at by another.
+    pub fn export_far(&self, len: usize, connect: impl Fn(u16) -> Arc<dyn Link>) -> Home {
+        write_name(&self.mail, &super::home::fresh_name());
+        assert_eq!(self.request(EXPORT, [len as u64, 0, 0]), 0, "the child cannot export");
+        Home::seen(connect(self.port()), read_name(&self.mail), len)
+    }
+
+    /// Where it listens.
+    pub fn port(&self) -> u16 {
+        self.request(LISTEN, [0; 3]) as u16
+    }
+
+    fn name(&self, region: &str) {
+        write_name(&self.mail, region);
+        let port = if Over::now() == Over::Verbs { net::listen() } else { 0 };
+        word(&self.mail, PORT).store(port.into(), SeqCst);
     }
 
     /// Ends the process at once, as a crash does.
@@ -264,6 +299,7 @@ fn serve(mail: &Mapping, backend: Backend) {
                 let export = Exporter::get().and_then(|e| e.export(&read_name(mail), memory, ExportOptions::default()));
                 u64::from(export.map(|e| exports.push(e)).is_err())
             }
+            LISTEN => net::listen().into(),
             _ => match (meaning(n, args), &node) {
                 (Some(ask), Some(node)) => node.ask(ask),
                 _ => u64::MAX,
@@ -277,7 +313,10 @@ fn serve(mail: &Mapping, backend: Backend) {
 /// The exported home as the child reaches it: by the link alone.
 fn foreign_home(mail: &Mapping, len: usize) -> Home {
     let name = read_name(mail);
-    let link: Arc<dyn Link> = Arc::new(EmbeddedLink::connect_local());
+    let link: Arc<dyn Link> = match word(mail, PORT).load(SeqCst) {
+        0 => Arc::new(EmbeddedLink::connect_local()),
+        port => net::connect(port as u16),
+    };
     let seen = link.list(Deadline::in_ms(5000)).expect("a list of exports");
     assert!(seen.iter().any(|r| r.name == name), "{name} is not exported");
     Home::unseen(link, name, len)

@@ -2,7 +2,7 @@
 
 use super::process::{Outcome, Plan};
 use super::report::{self, Totals};
-use super::{Case, Effort, Verdict, child, interrupt, planted, schedule};
+use super::{Case, Effort, Over, Verdict, child, interrupt, must, planted, schedule};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
@@ -43,6 +43,12 @@ struct Args {
     /// Report as one JSON object on standard output
     #[arg(long)]
     json: bool,
+    /// How the cases reach their homes: `here` (in memory, by the embedded link), or `verbs` over this host's RDMA device
+    #[arg(long, value_enum, default_value_t, value_name = "LINK")]
+    link: Over,
+    /// Names in FILE, one a line, must run: a skip of one, or one that is not among the chosen cases, is a failure
+    #[arg(long, value_name = "FILE")]
+    must_run: Option<PathBuf>,
     /// Run the cases that go wrong on purpose: shows that the runner sees it
     #[arg(long, hide = true)]
     planted: bool,
@@ -78,6 +84,9 @@ impl Args {
 
     /// A case asked for by its exact name runs whatever its cost.
     fn chooses(&self, case: &Case) -> bool {
+        if case.verbs_only && self.link != Over::Verbs {
+            return false;
+        }
         let exact = self.filter.iter().any(|f| f.strip_prefix('=') == Some(case.name));
         self.wants(case.name) && (exact || case.runs_at(self.effort()))
     }
@@ -106,7 +115,9 @@ fn one(args: &Args, cases: &[Case], name: &str) -> ExitCode {
 fn many(args: &Args, cases: &[Case]) -> ExitCode {
     let chosen: Vec<Case> = cases.iter().filter(|c| args.chooses(c)).copied().collect();
     if chosen.is_empty() {
-        return complain("no case matches; see --list, and --long for the long ones");
+        return complain(
+            "no case matches; see --list, with --long for the long ones and --link verbs for those over a device",
+        );
     }
     if args.list {
         chosen.iter().for_each(|c| println!("{}", c.name));
@@ -116,11 +127,16 @@ fn many(args: &Args, cases: &[Case]) -> ExitCode {
         Ok(exe) => exe,
         Err(e) => return complain(&format!("cannot find the runner's own program: {e}")),
     };
+    let must = match args.must_run.as_deref().map(must::read).transpose() {
+        Ok(list) => list.unwrap_or_default(),
+        Err(e) => return complain(&e),
+    };
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..=u64::from(u32::MAX)));
     let scratch = std::env::temp_dir().join(format!("smc-conformance-{}", std::process::id()));
-    let plan = Plan { exe, seed, effort: args.effort(), scratch, planted: args.planted };
+    let plan = Plan { exe, seed, effort: args.effort(), scratch, planted: args.planted, over: args.link };
     interrupt::install();
-    let outcomes = run_and_show(args, &plan, &chosen);
+    let mut outcomes = run_and_show(args, &plan, &chosen);
+    must::enforce(&must, cases, args.effort(), &mut outcomes);
     let _ = std::fs::remove_dir_all(&plan.scratch);
     finish(args, &plan, &outcomes)
 }
@@ -134,7 +150,7 @@ fn run_and_show(args: &Args, plan: &Plan, chosen: &[Case]) -> Vec<Outcome> {
     let outcomes = schedule::run_all(plan, chosen, args.jobs, |o| {
         bar.inc(1);
         if people {
-            bar.suspend(|| println!("{}", report::line(o, plan.seed)));
+            bar.suspend(|| println!("{}", report::line(o, plan.seed, plan.over)));
         }
     });
     bar.finish_and_clear();
@@ -209,5 +225,8 @@ mod tests {
         let long = Case::new("data_a", |_| Verdict::Pass).cost(super::super::Cost::Long);
         assert!(!parse(&["--filter", "data_a"]).chooses(&long));
         assert!(parse(&["--filter", "=data_a"]).chooses(&long));
+        let over = Case::new("data_v", |_| Verdict::Pass).verbs_only();
+        assert!(!parse(&["--filter", "=data_v"]).chooses(&over));
+        assert!(parse(&["--filter", "=data_v", "--link", "verbs"]).chooses(&over));
     }
 }

@@ -7,6 +7,7 @@
 pub mod child;
 pub mod cli;
 pub mod interrupt;
+pub mod must;
 pub mod need;
 pub mod planted;
 pub mod process;
@@ -55,6 +56,34 @@ pub enum Effort {
     Long,
 }
 
+/// How cases reach their homes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, clap::ValueEnum)]
+pub enum Over {
+    /// In this process and by the embedded link.
+    #[default]
+    Here,
+    /// Over an RDMA device.
+    Verbs,
+}
+
+/// Variable by which a case's process is told.
+const OVER: &str = "SMC_SUITE_LINK";
+
+impl Over {
+    /// The choice of this run.
+    pub fn now() -> Over {
+        if std::env::var_os(OVER).is_some_and(|v| v == "verbs") { Over::Verbs } else { Over::Here }
+    }
+
+    /// The command line's words for it, with a space before them.
+    pub fn option(self) -> &'static str {
+        match self {
+            Over::Here => "",
+            Over::Verbs => " --link verbs",
+        }
+    }
+}
+
 /// One case. Build it with [`Case::new`] and the methods that follow it.
 #[derive(Clone, Copy)]
 pub struct Case {
@@ -70,12 +99,14 @@ pub struct Case {
     pub dies_by: Option<i32>,
     /// In which runs it takes part.
     pub cost: Cost,
+    /// Takes part in runs over a device only.
+    pub verbs_only: bool,
 }
 
 impl Case {
     /// A case with a limit of 60 s, no needs and normal cost.
     pub const fn new(name: &'static str, run: fn(&mut Ctx) -> Verdict) -> Case {
-        Case { name, timeout_s: 60, needs: &[], run, dies_by: None, cost: Cost::Normal }
+        Case { name, timeout_s: 60, needs: &[], run, dies_by: None, cost: Cost::Normal, verbs_only: false }
     }
 
     /// Sets the time limit in seconds.
@@ -96,6 +127,11 @@ impl Case {
     /// Sets in which runs it takes part.
     pub const fn cost(self, cost: Cost) -> Case {
         Case { cost, ..self }
+    }
+
+    /// Leaves it to runs over a device.
+    pub const fn verbs_only(self) -> Case {
+        Case { verbs_only: true, ..self }
     }
 
     /// True when a run of this effort includes the case.

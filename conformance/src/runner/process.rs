@@ -1,6 +1,6 @@
 //! One case in one process: start, time limit, end, verdict.
 
-use super::{Case, Effort, Verdict, child, interrupt, need};
+use super::{Case, Effort, OVER, Over, Verdict, child, interrupt, need};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -37,6 +37,8 @@ pub struct Plan {
     pub scratch: PathBuf,
     /// True when the planted cases are run instead of the suites.
     pub planted: bool,
+    /// How the cases reach their homes.
+    pub over: Over,
 }
 
 /// Runs `case` in a process of its own and judges how it ended. Never longer than the time limit plus the kill.
@@ -90,6 +92,10 @@ fn spawn(plan: &Plan, case: &Case, dir: &Path, output: &File) -> io::Result<Chil
     if plan.planted {
         command.arg("--planted");
     }
+    match plan.over {
+        Over::Here => command.env_remove(OVER),
+        Over::Verbs => command.env(OVER, "verbs"),
+    };
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
     command.env("TMPDIR", dir).process_group(0);
     // SAFETY: between fork and exec only prctl is called, which is async-signal-safe.

@@ -1,7 +1,7 @@
 //! What a run says: lines for people, TAP, JUnit XML, JSON, and the closing line.
 
-use super::Verdict;
 use super::process::Outcome;
+use super::{Over, Verdict};
 use serde_json::json;
 use std::fmt::Write;
 
@@ -39,14 +39,15 @@ impl std::fmt::Display for Totals {
 }
 
 /// One outcome for people; a failure carries the seed, the command that repeats it and the captured output.
-pub fn line(o: &Outcome, seed: u64) -> String {
+pub fn line(o: &Outcome, seed: u64, over: Over) -> String {
     let took = o.took.as_secs_f64();
     match &o.verdict {
         Verdict::Pass => format!("pass {} ({took:.2} s)", o.name),
         Verdict::Skip(reason) => format!("skip {}: {reason}", o.name),
         Verdict::Fail(text) => {
             let mut s = format!("FAIL {} seed={seed} ({took:.2} s): {text}\n", o.name);
-            let _ = writeln!(s, "     repeat with: smc-conformance --filter ={} --seed {seed}", o.name);
+            let link = over.option();
+            let _ = writeln!(s, "     repeat with: smc-conformance --filter ={} --seed {seed}{link}", o.name);
             for l in o.output.lines() {
                 let _ = writeln!(s, "     | {l}");
             }
@@ -172,9 +173,9 @@ mod tests {
 
     #[test]
     fn a_failure_names_seed_and_output() {
-        let s = line(&sample()[1], 42);
+        let s = line(&sample()[1], 42, Over::Verbs);
         assert!(s.starts_with("FAIL data_b seed=42 (1.50 s): 1 & 2"), "{s}");
-        assert!(s.contains("--filter =data_b --seed 42") && s.contains("| a < b"), "{s}");
+        assert!(s.contains("--filter =data_b --seed 42 --link verbs") && s.contains("| a < b"), "{s}");
     }
 
     #[test]

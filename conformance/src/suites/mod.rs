@@ -11,6 +11,7 @@ pub mod sim_engine;
 pub mod sim_faults;
 pub mod sim_self;
 pub mod torture;
+pub mod verbs;
 
 use crate::runner::Case;
 
@@ -40,6 +41,9 @@ pub fn all() -> Vec<Case> {
         controls::CASES,
         host::CASES,
         fuzz::CASES,
+        verbs::weather::CASES,
+        verbs::ends::CASES,
+        verbs::setup::CASES,
     ];
     suites.concat()
 }

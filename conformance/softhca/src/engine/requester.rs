@@ -43,7 +43,9 @@ impl Engine {
                 Ok(Sent::NoRoom | Sent::Waits) => break,
                 Ok(Sent::Lost) => {
                     some = true;
-                    lost(&qp, &mut inner, &mut self.timers);
+                    // Those before it are under way: their answers count.
+                    (inner.sent, inner.begun) = (0, false);
+                    pause(&qp, &mut inner, &mut self.timers);
                 }
                 Err(error) => {
                     some = true;
@@ -254,6 +256,10 @@ fn fail_next(qp: &Arc<Qp>, inner: &mut Inner, error: u32) {
 /// Something of this queue pair was lost: nothing more is sent until its timeout has passed.
 fn lost(qp: &Qp, inner: &mut Inner, timers: &mut Timers) {
     inner.rewind(0);
+    pause(qp, inner, timers);
+}
+
+fn pause(qp: &Qp, inner: &mut Inner, timers: &mut Timers) {
     let until = timeout_ns(inner.attr.timeout).map(|ns| raw::now() + ns);
     inner.wait = Wait::Lost(until);
     if let Some(until) = until {
@@ -261,9 +267,10 @@ fn lost(qp: &Qp, inner: &mut Inner, timers: &mut Timers) {
     }
 }
 
-/// The timeout has passed.
+/// The timeout has passed: everything that has no answer is sent again.
 pub fn try_again(qp: &Arc<Qp>, inner: &mut Inner) {
     inner.wait = Wait::No;
+    inner.rewind(0);
     if inner.retries == 0 {
         qp.fail_front(inner, status::IBV_WC_RETRY_EXC_ERR);
     } else {
