@@ -152,9 +152,8 @@ fn doctor_agrees_with_the_engine() {
             "{r}"
         );
     }
-    for name in ["HCA", "GPU"] {
-        assert_eq!(verdict(&report, name), "unknown");
-    }
+    assert_eq!(verdict(&report, "GPU"), "unknown");
+    assert!(["ok", "warn"].contains(&verdict(&report, "RDMA")));
     let shown = text(&run(&["doctor"]).stdout);
     assert!(shown.starts_with("ok      fault back end"), "{shown}");
 }

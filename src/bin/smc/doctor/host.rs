@@ -1,7 +1,7 @@
 //! Facts of the host that decide what works, or how fast.
 
 use super::backends::Found;
-use super::{Row, Verdict};
+use super::{Row, Verdict, rdma};
 use crate::out;
 use smc_engine::base::config::{Backend, Config, VARS};
 use smc_engine::sys::{mem, process};
@@ -50,7 +50,7 @@ pub fn rows(found: &Found) -> Vec<Row> {
         transparent(),
         shmem_huge(),
         vector(),
-        not_examined("HCA"),
+        rdma::row(&Config::parse(|v| std::env::var(v).ok())),
         not_examined("GPU"),
     ]
 }

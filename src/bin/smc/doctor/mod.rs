@@ -3,6 +3,7 @@
 mod backends;
 mod hooks;
 mod host;
+mod rdma;
 
 use crate::out;
 use serde_json::json;
