@@ -44,7 +44,7 @@ use crate::sys::process;
 use crate::sys::thread::{self, OwnThread};
 use rig::Rigs;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use table::Table;
@@ -64,8 +64,14 @@ pub struct VerbsLink {
     log: LogLevel,
     table: Arc<Table>,
     rigs: Arc<Rigs>,
-    threads: Mutex<Vec<OwnThread>>,
+    threads: Mutex<Vec<Attending>>,
     stats: LinkStats,
+}
+
+/// A region's thread, and whether it is at its end.
+struct Attending {
+    thread: OwnThread,
+    over: Arc<AtomicBool>,
 }
 
 fn status(r: Result<(), Status>) -> Status {
@@ -95,7 +101,7 @@ impl VerbsLink {
             lanes,
             log,
             table: Table::new(),
-            rigs: Rigs::new(device),
+            rigs: Rigs::new(device, log >= LogLevel::Info),
             threads: Mutex::default(),
             stats: LinkStats::new(),
         }
@@ -123,8 +129,14 @@ impl VerbsLink {
         })
     }
 
-    fn threads(&self) -> MutexGuard<'_, Vec<OwnThread>> {
+    fn threads(&self) -> MutexGuard<'_, Vec<Attending>> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes back what threads that are at their end have used.
+    fn sweep(&self) {
+        let over: Vec<_> = self.threads().extract_if(.., |a| a.over.load(SeqCst)).collect();
+        over.into_iter().for_each(|a| a.thread.join());
     }
 
     fn not_in_child(&self, attempt: impl Into<String>) -> Result<(), Error> {
@@ -177,13 +189,19 @@ impl Link for VerbsLink {
         }
         let plan =
             Plan { who: self.who(), addresses: self.addresses()?, key: self.key.clone(), name: name.to_owned(), want };
+        self.sweep();
         self.rigs.start()?;
-        let (reply, answer) = channel();
+        let over = Arc::new(AtomicBool::new(false));
+        let (ends, (reply, answer)) = (over.clone(), channel());
         let (table, rigs, lanes) = (self.table.clone(), self.rigs.clone(), self.lanes);
         let start = attend::Start { plan, table, rigs, lanes, deadline };
-        let thread = thread::spawn("smc-verbs", move |wake| attend::run(start, wake, &reply))
+        let body = move |wake| {
+            attend::run(start, wake, &reply);
+            ends.store(true, SeqCst);
+        };
+        let thread = thread::spawn("smc-verbs", body)
             .map_err(|e| Error::new(Status::NO_RESOURCES, attempt(), format!("cannot start a thread: {e}")))?;
-        self.threads().push(thread);
+        self.threads().push(Attending { thread, over });
         let patience = Duration::from_nanos(deadline.left_ns().saturating_add(SLACK_NS));
         let opened = answer.wait(patience).unwrap_or_else(|| Err(Error::of(Status::TIMED_OUT, attempt())))?;
         Ok(opened)
@@ -225,7 +243,7 @@ impl Link for VerbsLink {
     unsafe fn fetch(&self, key: RegionKey, off: HomeOff, dst: *mut u8, len: usize, deadline: Deadline) -> Status {
         let op = |s: &session::Session| {
             // SAFETY: the caller's promise is passed on.
-            unsafe { s.fetch(off.0, dst, len, deadline) }
+            s.riding(deadline, || unsafe { s.fetch(off.0, dst, len, deadline) })
         };
         status(self.count(key, op, |s| {
             s.fetches.hit();
@@ -236,7 +254,7 @@ impl Link for VerbsLink {
     unsafe fn put(&self, key: RegionKey, off: HomeOff, src: *const u8, len: usize, deadline: Deadline) -> Status {
         let op = |s: &session::Session| {
             // SAFETY: the caller's promise is passed on.
-            unsafe { s.put(off.0, src, len, deadline) }
+            s.riding(deadline, || unsafe { s.put(off.0, src, len, deadline) })
         };
         status(self.count(key, op, |s| {
             s.writes.hit();
@@ -260,11 +278,11 @@ impl Link for VerbsLink {
     }
 
     fn fence(&self, key: RegionKey, deadline: Deadline) -> Status {
-        status(self.count(key, |s| s.fence(deadline), |s| s.fences.hit()))
+        status(self.count(key, |s| s.riding(deadline, || s.fence(deadline)), |s| s.fences.hit()))
     }
 
     fn atomic(&self, key: RegionKey, off: HomeOff, op: AtomicOp, deadline: Deadline) -> Result<u64, Status> {
-        self.count(key, |s| s.atomic(off.0, op, deadline), |s| s.atomics.hit())
+        self.count(key, |s| s.riding(deadline, || s.atomic(off.0, op, deadline)), |s| s.atomics.hit())
     }
 
     unsafe fn register(&self, ptr: *mut u8, len: usize) -> Result<Registration, Status> {
@@ -299,7 +317,7 @@ impl Drop for VerbsLink {
             return;
         }
         self.table.keys().into_iter().for_each(|k| self.close(k));
-        threads.into_iter().for_each(OwnThread::join);
+        threads.into_iter().for_each(|a| a.thread.join());
         self.rigs.end();
     }
 }
