@@ -223,6 +223,6 @@ fn env_is_the_table_of_the_library() {
     let mut c = smc(&["env"]);
     c.env("LIBSMC_WAIT", "-3");
     let out = output(c);
-    assert!(text(&out.stdout).contains("LIBSMC_WAIT      -3"), "{out:?}");
+    assert!(text(&out.stdout).contains("LIBSMC_WAIT       -3"), "{out:?}");
     assert!(text(&out.stderr).contains("LIBSMC_WAIT=-3 ignored"), "{out:?}");
 }
