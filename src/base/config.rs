@@ -1,5 +1,6 @@
 //! Settings, parsed once into an immutable value. This table is the one place that lists the environment variables.
 
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 /// How a region's faults are delivered and its dirty pages found.
@@ -81,7 +82,7 @@ pub const VARS: &[Var] = &[
     Var {
         name: "LIBSMC_KEY",
         default: "see `smc keygen --help`",
-        meaning: "file with the pre-shared key of the management path over TCP; read by `smc serve --listen` and `smc ls HOST:PORT`",
+        meaning: "file with the pre-shared key of the management path over TCP; for regions of other hosts, `smc serve --listen` and `smc ls HOST:PORT`",
     },
     Var {
         name: "LIBSMC_DEVICE",
@@ -183,6 +184,10 @@ pub struct Config {
     pub trust: Vec<u32>,
     /// Text of `LIBSMC_LINK`, parsed by the link layer.
     pub link_model: String,
+    /// File of the pre-shared key, if it is named.
+    pub key: Option<PathBuf>,
+    /// Where a key is looked for when none is named: the user's place, if there is one, and the host's.
+    pub key_places: Vec<PathBuf>,
     /// RDMA device for regions of other hosts.
     pub device: DeviceWish,
     /// Queue pairs for the writes of one of its regions.
@@ -202,6 +207,8 @@ impl Default for Config {
             pool: POOL,
             trust: Vec::new(),
             link_model: String::new(),
+            key: None,
+            key_places: vec!["/etc/libsmc/key".into()],
             device: DeviceWish::default(),
             lanes: None,
             log: LogLevel::Error,
@@ -252,6 +259,11 @@ impl Config {
         }
         if let Some(v) = get("LIBSMC_LINK") {
             c.link_model = v;
+        }
+        c.key = get("LIBSMC_KEY").filter(|v| !v.is_empty()).map(PathBuf::from);
+        let absolute = |name| get(name).map(PathBuf::from).filter(|p| p.is_absolute());
+        if let Some(own) = absolute("XDG_CONFIG_HOME").or(absolute("HOME").map(|h| h.join(".config"))) {
+            c.key_places.insert(0, own.join("libsmc/key"));
         }
         if let Some(v) = get("LIBSMC_DEVICE").filter(|v| !v.is_empty()) {
             match DeviceWish::parse(&v) {

@@ -40,8 +40,9 @@ pub(super) fn parse(text: &str) -> Option<PeerName> {
 /// Makes a peer known. `address`: NULL or "local" for exporters on this host, else "HOST:PORT" (an IPv6 address in brackets) of a
 /// management port.
 ///
-/// Errors: INVALID_ARGUMENT, NOT_SUPPORTED (this version reaches exporters on the same host only), LINK_DOWN, FORKED. The
-/// peer is yours until smc_peer_close(). Any thread; may block.
+/// Errors: INVALID_ARGUMENT; for another host NOT_FOUND (this process has no key file, see LIBSMC_KEY) and PERMISSION (others can use
+/// it too); FORKED. Nobody is asked yet: that the peer is there, knows the key and can be reached by RDMA, smc_list() and
+/// smc_map() find out. The peer is yours until smc_peer_close(). Any thread; may block.
 ///
 /// # Safety
 /// `address` is NULL or NUL-terminated; `peer` is writable.

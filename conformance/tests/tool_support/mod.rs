@@ -102,7 +102,12 @@ pub struct Serve {
 impl Serve {
     /// Starts it without `timeout` in between, so that signals reach it; ends with this object at the latest.
     pub fn start(args: &[&str]) -> Serve {
+        Serve::start_with(args, &[])
+    }
+    /// The same with variables.
+    pub fn start_with(args: &[&str], env: &[(&str, &str)]) -> Serve {
         let mut c = Command::new(tool());
+        c.envs(env.iter().copied());
         c.arg("serve").args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null());
         let mut child = c.spawn().expect("start smc serve");
         let out = BufReader::new(child.stdout.take().expect("its output"));

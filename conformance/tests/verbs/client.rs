@@ -196,7 +196,14 @@ fn threads_share_the_lanes() {
                     assert_eq!(link.fence(k, soon()), Status::OK);
                     let mut back = vec![0; len];
                     assert_eq!(fetch(link, k, off + at, &mut back, soon()), Status::OK);
-                    assert!(back == bytes, "thread {t}, round {rounds}: other bytes came back");
+                    let wrong = back.iter().zip(&bytes).filter(|(a, b)| a != b).count();
+                    let first = back.iter().zip(&bytes).position(|(a, b)| a != b);
+                    assert_eq!(
+                        (wrong, first),
+                        (0, None),
+                        "thread {t}, round {rounds}: {len} bytes at {at}, way {}",
+                        seed >> 60
+                    );
                     rounds += 1;
                 }
                 let mut all = vec![0; each];
@@ -246,7 +253,93 @@ fn a_home_that_moves_is_followed() {
         fetch_again(&link, k, 0, &mut all);
         assert!(all == pattern(LEN, 9), "the old place was read");
     }
+    // Nobody notices who writes meanwhile: what was said to have arrived has moved along.
+    let end = Deadline::in_ms(2000);
+    let write = |t: usize| {
+        let (link, mut n) = (&link, 0u32);
+        move || {
+            while !end.passed() {
+                n += 1;
+                let bytes = pattern(150_000, n as u8);
+                let off = t << 20;
+                assert_eq!((post(link, k, &[op(&bytes, off)]), link.fence(k, soon())), (Status::OK, Status::OK), "{n}");
+                let mut back = vec![0; bytes.len()];
+                assert_eq!(fetch(link, k, off, &mut back, soon()), Status::OK);
+                assert!(back == bytes, "thread {t}: write {n} was lost");
+            }
+            n
+        }
+    };
+    let written: Vec<u32> = std::thread::scope(|s| {
+        let writers: Vec<_> = (0..3).map(|t| s.spawn(write(t))).collect();
+        while !end.passed() {
+            std::thread::sleep(Duration::from_millis(60));
+            e.ask(Order::Move);
+        }
+        writers.into_iter().map(|w| w.join().unwrap()).collect()
+    });
+    assert!(written.iter().all(|n| *n > 5), "{written:?}");
     assert_eq!(link.attachments(k), 1);
+}
+
+#[test]
+fn lanes_use_all_ports_that_are_named() {
+    if !on_hca("client::lanes_use_all_ports_that_are_named", &[("LIBSOFTHCA_DEVICES", "1x2")]) {
+        return;
+    }
+    let e = Exporter::start(any(), key(), LEN, 7);
+    let wish = DeviceWish::parse("softhca0:1+2").unwrap();
+    let link = VerbsLink::with_key("127.0.0.1", e.address.port(), key().clone(), wish, Some(4), LogLevel::Off);
+    let k = open(&link).key;
+    let bytes = pattern(4 << 20, 1);
+    assert_eq!((post(&link, k, &[op(&bytes, 0)]), link.fence(k, soon())), (Status::OK, Status::OK));
+    assert!(e.home[..bytes.len()] == bytes);
+}
+
+#[test]
+fn regions_come_and_go() {
+    if !on_hca("client::regions_come_and_go", &[]) {
+        return;
+    }
+    let e = Exporter::start(any(), key(), 8192, 7);
+    let link = link_to(e.address);
+    let tasks = || std::fs::read_dir("/proc/self/task").unwrap().count();
+    let open_files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let mut page = [0; 4096];
+    let (mut threads, mut files) = (0, 0);
+    for n in 0..40 {
+        let k = open(&link).key;
+        assert_eq!(fetch(&link, k, 0, &mut page, soon()), Status::OK);
+        link.close(k);
+        assert_eq!(fetch(&link, k, 0, &mut page, soon()), Status::NOT_FOUND);
+        // The thread ends by itself, a little later.
+        let end = soon();
+        while n > 1 && tasks() > threads {
+            assert!(!end.passed(), "{} threads after {n} regions, {threads} at first", tasks());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if n == 1 {
+            std::thread::sleep(Duration::from_millis(100));
+            (threads, files) = (tasks(), open_files());
+        }
+    }
+    assert!(open_files() <= files, "{} files, {files} at first", open_files());
+    // A fork child has nothing of it, and breaks nothing.
+    let k = open(&link).key;
+    // SAFETY: the child calls what a child may call, and leaves at once.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let forked = fetch(&link, k, 0, &mut page, soon()) == Status::FORKED
+            && link.open(NAME, Access::ReadOnly, soon()).is_err_and(|e| e.status == Status::FORKED);
+        drop(link);
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(!forked)) };
+    }
+    let mut status = -1;
+    // SAFETY: waits for the child made above.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert_eq!(fetch(&link, k, 0, &mut page, soon()), Status::OK);
 }
 
 #[test]

@@ -188,7 +188,7 @@ impl Fake {
 }
 
 impl Office for Fake {
-    fn admitted(&mut self, _client: Option<&str>, _from: &SocketAddr) -> u64 {
+    fn admitted(&mut self, _client: Option<&str>, _from: &SocketAddr, _here: &SocketAddr) -> u64 {
         self.members += 1;
         self.members
     }

@@ -3,6 +3,7 @@
 //! The library is looked up at run time, so a test runs itself again as a child whose loader finds the soft HCA first.
 
 mod client;
+mod end_to_end;
 mod fake;
 mod home;
 mod parts;
@@ -10,6 +11,10 @@ mod parts;
 #[path = "../softhca_support/mod.rs"]
 mod softhca_support;
 
+#[path = "../tool_support/mod.rs"]
+mod tool_support;
+
+use softhca_support::programs as preload_support;
 use std::process::Command;
 
 /// Marks the child.

@@ -32,7 +32,7 @@ pub use table::SLOTS;
 
 use crate::base::config::{Config, DeviceWish, LogLevel};
 use crate::base::stats::LinkStats;
-use crate::base::{Error, HomeOff, Status, config};
+use crate::base::{Error, HomeOff, Status};
 use crate::link::mgmt::RegionDesc;
 use crate::link::mgmt::key::Key;
 use crate::link::mgmt::message::valid_name;
@@ -44,8 +44,7 @@ use crate::sys::process;
 use crate::sys::thread::{self, OwnThread};
 use rig::Rigs;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use table::Table;
@@ -65,8 +64,14 @@ pub struct VerbsLink {
     log: LogLevel,
     table: Arc<Table>,
     rigs: Arc<Rigs>,
-    threads: Mutex<Vec<OwnThread>>,
+    threads: Mutex<Vec<Attending>>,
     stats: LinkStats,
+}
+
+/// A region's thread, and whether it is at its end.
+struct Attending {
+    thread: OwnThread,
+    over: Arc<AtomicBool>,
 }
 
 fn status(r: Result<(), Status>) -> Status {
@@ -77,7 +82,7 @@ impl VerbsLink {
     /// A link that starts nothing until the first open. The pre-shared key is read now: `NOT_FOUND` without one, `PERMISSION` when others could
     /// read it, `INVALID_ARGUMENT` when it is none.
     pub fn new(host: &str, port: u16, config: &Config) -> Result<VerbsLink, Error> {
-        Ok(VerbsLink::with_key(host, port, find_key()?, config.device.clone(), config.lanes, config.log))
+        Ok(VerbsLink::with_key(host, port, find_key(config)?, config.device.clone(), config.lanes, config.log))
     }
 
     /// The same with a key and a device that are given.
@@ -96,7 +101,7 @@ impl VerbsLink {
             lanes,
             log,
             table: Table::new(),
-            rigs: Rigs::new(device),
+            rigs: Rigs::new(device, log >= LogLevel::Info),
             threads: Mutex::default(),
             stats: LinkStats::new(),
         }
@@ -124,8 +129,14 @@ impl VerbsLink {
         })
     }
 
-    fn threads(&self) -> MutexGuard<'_, Vec<OwnThread>> {
+    fn threads(&self) -> MutexGuard<'_, Vec<Attending>> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes back what threads that are at their end have used.
+    fn sweep(&self) {
+        let over: Vec<_> = self.threads().extract_if(.., |a| a.over.load(SeqCst)).collect();
+        over.into_iter().for_each(|a| a.thread.join());
     }
 
     fn not_in_child(&self, attempt: impl Into<String>) -> Result<(), Error> {
@@ -148,15 +159,13 @@ impl VerbsLink {
     }
 }
 
-/// The key of this process: the file that `LIBSMC_KEY` names, or the first there is of the usual places.
-fn find_key() -> Result<Key, Error> {
-    if let Some(named) = config::variable("LIBSMC_KEY").filter(|v| !v.is_empty()) {
-        return Key::load(&PathBuf::from(named));
+/// The key of this process: the one that is named, or the first there is of the usual places.
+fn find_key(config: &Config) -> Result<Key, Error> {
+    if let Some(named) = &config.key {
+        return Key::load(named);
     }
-    let absolute = |name| config::variable(name).map(PathBuf::from).filter(|p| p.is_absolute());
-    let own = absolute("XDG_CONFIG_HOME").or(absolute("HOME").map(|h| h.join(".config")));
-    for place in own.map(|p| p.join("libsmc/key")).into_iter().chain(["/etc/libsmc/key".into()]) {
-        match Key::load(&place) {
+    for place in &config.key_places {
+        match Key::load(place) {
             // An unfit key does not let the next place win.
             Err(e) if e.status == Status::NOT_FOUND => {}
             r => return r,
@@ -180,13 +189,19 @@ impl Link for VerbsLink {
         }
         let plan =
             Plan { who: self.who(), addresses: self.addresses()?, key: self.key.clone(), name: name.to_owned(), want };
+        self.sweep();
         self.rigs.start()?;
-        let (reply, answer) = channel();
+        let over = Arc::new(AtomicBool::new(false));
+        let (ends, (reply, answer)) = (over.clone(), channel());
         let (table, rigs, lanes) = (self.table.clone(), self.rigs.clone(), self.lanes);
         let start = attend::Start { plan, table, rigs, lanes, deadline };
-        let thread = thread::spawn("smc-verbs", move |wake| attend::run(start, wake, &reply))
+        let body = move |wake| {
+            attend::run(start, wake, &reply);
+            ends.store(true, SeqCst);
+        };
+        let thread = thread::spawn("smc-verbs", body)
             .map_err(|e| Error::new(Status::NO_RESOURCES, attempt(), format!("cannot start a thread: {e}")))?;
-        self.threads().push(thread);
+        self.threads().push(Attending { thread, over });
         let patience = Duration::from_nanos(deadline.left_ns().saturating_add(SLACK_NS));
         let opened = answer.wait(patience).unwrap_or_else(|| Err(Error::of(Status::TIMED_OUT, attempt())))?;
         Ok(opened)
@@ -228,7 +243,7 @@ impl Link for VerbsLink {
     unsafe fn fetch(&self, key: RegionKey, off: HomeOff, dst: *mut u8, len: usize, deadline: Deadline) -> Status {
         let op = |s: &session::Session| {
             // SAFETY: the caller's promise is passed on.
-            unsafe { s.fetch(off.0, dst, len, deadline) }
+            s.riding(deadline, || unsafe { s.fetch(off.0, dst, len, deadline) })
         };
         status(self.count(key, op, |s| {
             s.fetches.hit();
@@ -239,7 +254,7 @@ impl Link for VerbsLink {
     unsafe fn put(&self, key: RegionKey, off: HomeOff, src: *const u8, len: usize, deadline: Deadline) -> Status {
         let op = |s: &session::Session| {
             // SAFETY: the caller's promise is passed on.
-            unsafe { s.put(off.0, src, len, deadline) }
+            s.riding(deadline, || unsafe { s.put(off.0, src, len, deadline) })
         };
         status(self.count(key, op, |s| {
             s.writes.hit();
@@ -263,11 +278,11 @@ impl Link for VerbsLink {
     }
 
     fn fence(&self, key: RegionKey, deadline: Deadline) -> Status {
-        status(self.count(key, |s| s.fence(deadline), |s| s.fences.hit()))
+        status(self.count(key, |s| s.riding(deadline, || s.fence(deadline)), |s| s.fences.hit()))
     }
 
     fn atomic(&self, key: RegionKey, off: HomeOff, op: AtomicOp, deadline: Deadline) -> Result<u64, Status> {
-        self.count(key, |s| s.atomic(off.0, op, deadline), |s| s.atomics.hit())
+        self.count(key, |s| s.riding(deadline, || s.atomic(off.0, op, deadline)), |s| s.atomics.hit())
     }
 
     fn wants_registration(&self) -> bool {
@@ -306,7 +321,7 @@ impl Drop for VerbsLink {
             return;
         }
         self.table.keys().into_iter().for_each(|k| self.close(k));
-        threads.into_iter().for_each(OwnThread::join);
+        threads.into_iter().for_each(|a| a.thread.join());
         self.rigs.end();
     }
 }

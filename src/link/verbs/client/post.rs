@@ -1,15 +1,16 @@
 //! Posted writes: gathered into flights, spread over the work lanes when there are many bytes, waited for by ticket.
 
 use super::super::{Place, Verb};
-use super::lane::Piece;
+use super::lane::{MOST, Piece};
 use super::ops::{Held, PIECE, Pieces};
-use super::session::{Rest, Session, quiet};
+use super::session::{Posted, Rest, Session, quiet};
 use crate::base::Status;
 use crate::link::embedded::copy::copy;
 use crate::link::{Ticket, WriteOp};
 use crate::sys::clock::Deadline;
 use crate::sys::sync::SignalsBlocked;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{MutexGuard, PoisonError};
 
 /// Longest wait of a post for room.
 const POST_WAIT_MS: u64 = 5000;
@@ -26,17 +27,31 @@ struct Posting<'a> {
     /// Bytes after which the next lane has its turn, and those since the last turn.
     share: usize,
     taken: usize,
-    pieces: Pieces,
+    pieces: Pieces<MOST>,
     /// Something is under way.
     begun: bool,
 }
 
 impl Session {
-    /// Starts the writes. Errors mean that none of the sources is used; what fails later the ticket tells.
+    /// Starts the writes. Errors mean that none of the sources is used; what fails later the ticket tells. Allocates.
     ///
     /// # Safety
     /// As for [`Link::post`](crate::link::Link::post).
     pub unsafe fn post(&self, ops: &[WriteOp]) -> Result<Ticket, Status> {
+        let deadline = Deadline::in_ms(POST_WAIT_MS);
+        // SAFETY: passed on from the caller; a batch that could not be begun uses none of its sources.
+        let ticket = self.riding(deadline, || unsafe { self.begin(ops, deadline) })?;
+        self.posted().push(Posted { ticket, ops: ops.to_vec() });
+        Ok(ticket)
+    }
+
+    fn posted(&self) -> MutexGuard<'_, Vec<Posted>> {
+        self.posted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// # Safety
+    /// As for [`Session::post`].
+    unsafe fn begin(&self, ops: &[WriteOp], deadline: Deadline) -> Result<Ticket, Status> {
         let mut bytes = 0usize;
         for op in ops {
             self.check(op.off.0, op.len as u64, true)?;
@@ -45,7 +60,6 @@ impl Session {
         if ops.is_empty() {
             self.check(0, 0, true)?;
         }
-        let deadline = Deadline::in_ms(POST_WAIT_MS);
         self.ready(deadline)?;
         let signals = quiet();
         let trip = self.begin_trip(&signals, deadline)?;
@@ -81,8 +95,28 @@ impl Session {
         }
     }
 
-    /// Waits until the sources of a batch are free.
+    /// Waits until the sources of a batch are free. One that an outage has cut off is posted again when that is over soon.
     pub fn wait(&self, ticket: Ticket, deadline: Deadline) -> Status {
+        let found = {
+            let mut all = self.posted();
+            let at = all.iter().position(|p| p.ticket == ticket);
+            at.map(|i| all.swap_remove(i).ops)
+        };
+        let Some(ops) = found else { return Status::INVALID_ARGUMENT };
+        let mut next = Some(ticket);
+        let delivered = self.riding(deadline, || {
+            let ticket = match next.take() {
+                Some(t) => t,
+                // SAFETY: the sources belong to the link until this call returns.
+                None => unsafe { self.begin(&ops, deadline) }?,
+            };
+            self.settle(ticket, deadline).ok()
+        });
+        delivered.err().unwrap_or(Status::OK)
+    }
+
+    /// Waits for the flights of a batch.
+    fn settle(&self, ticket: Ticket, deadline: Deadline) -> Status {
         let Some(trip) = self.trips.find(ticket) else { return Status::INVALID_ARGUMENT };
         let signals = quiet();
         let s = self.await_end(&signals, self.trips.lanes(trip), deadline, || self.trips.ended(trip));
@@ -162,15 +196,16 @@ impl Posting<'_> {
         }
         let (s, lane) = (self.s, self.lane);
         s.trips.adds(self.trip, lane);
-        if let Some(l) = s.lanes.get(lane) {
-            l.unfenced.store(true, SeqCst);
-        }
         // SAFETY: sources of the batch, which stay until its ticket was waited for, and pieces that the trip holds.
         let started = unsafe { s.start(self.signals, lane, self.pieces.all(), Some(self.trip), self.deadline) };
         self.pieces.clear();
         match started {
             Ok(_) => {
                 self.begun = true;
+                // Only now: a fence that has taken the mark off must have its READ behind this.
+                if let Some(l) = s.lanes.get(lane) {
+                    l.unfenced.store(true, SeqCst);
+                }
                 Ok(())
             }
             Err(status) => {

@@ -5,12 +5,12 @@ use super::memory::Bounce;
 use super::rig::Rigs;
 use super::trips::Trips;
 use crate::base::Status;
-use crate::link::Health;
+use crate::link::{Health, Ticket, WriteOp};
 use crate::sys::clock::{Deadline, nap, now};
 use crate::sys::sync::{SignalsBlocked, yield_now};
 use crate::sys::thread::{Waker, is_own};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// An outage younger than this is waited for by operations that have the time: a home that moves, a queue pair that is made anew.
 const FLAP_NS: u64 = 500_000_000;
@@ -22,6 +22,15 @@ const PAUSE_NS: u64 = 200_000;
 const UP: u64 = 0;
 const RETRYING: u64 = 1 << 32;
 const DOWN: u64 = 2 << 32;
+
+/// A batch, for the case that it is to be posted again.
+pub(super) struct Posted {
+    pub ticket: Ticket,
+    pub ops: Vec<WriteOp>,
+}
+
+// SAFETY: the sources belong to the link, whichever thread waits.
+unsafe impl Send for Posted {}
 
 /// The data path of a region. Everything here may be used by any thread.
 pub(super) struct Session {
@@ -41,6 +50,8 @@ pub(super) struct Session {
     pub closing: AtomicBool,
     /// The thread that looks after it; it runs as long as somebody is in the session.
     pub thread: OnceLock<Waker>,
+    /// Posted and not waited for.
+    pub posted: Mutex<Vec<Posted>>,
     /// [`UP`], or [`RETRYING`] or [`DOWN`] with a status.
     state: AtomicU64,
     /// When it last stopped being up.
@@ -62,6 +73,7 @@ impl Session {
             turn: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
             thread: OnceLock::new(),
+            posted: Mutex::default(),
             state: AtomicU64::new(RETRYING | Status::LINK_DOWN.0 as u64),
             since: AtomicU64::new(now()),
         }
@@ -109,6 +121,19 @@ impl Session {
                 return Err(status);
             }
             nap(PAUSE_NS);
+        }
+    }
+
+    /// Runs an operation that may be repeated; once more, and again, when it fails because of an outage that has just begun. One that took
+    /// long to fail is not repeated: there may be another path. Async-signal-safe if `op` is.
+    pub fn riding<R>(&self, deadline: Deadline, mut op: impl FnMut() -> Result<R, Status>) -> Result<R, Status> {
+        let begin = now();
+        loop {
+            let young = || now().saturating_sub(begin) < FLAP_NS && !deadline.passed() && !self.closing.load(SeqCst);
+            match op() {
+                Err(Status::LINK_DOWN) if young() => nap(PAUSE_NS),
+                r => return r,
+            }
         }
     }
 
@@ -249,7 +274,7 @@ mod tests {
 
     fn session() -> Session {
         let bounce = Arc::new(Bounce::new(4096).expect("memory"));
-        Session::new(8192, false, 2, Rigs::new(DeviceWish::default()), bounce)
+        Session::new(8192, false, 2, Rigs::new(DeviceWish::default(), false), bounce)
     }
 
     #[test]
