@@ -151,6 +151,9 @@
 // smc_register_region: lock the memory into RAM (mlock) for the life of the registration.
 #define SMC_EXPORT_PIN 4
 
+// smc_export, smc_register_region: clients of this host only, also when the process listens (smc_listen).
+#define SMC_EXPORT_HOST_ONLY 8
+
 // smc_export_revoke: no thread of this process stores into the memory during the call.
 #define SMC_REVOKE_QUIESCED 1
 
@@ -511,11 +514,41 @@ typedef struct smc_context smc_context;
 // Memory of this process offered to others. See smc_export() and smc_register_region().
 typedef struct smc_export_t smc_export_t;
 
+// A place where clients of other hosts come in. See smc_listen().
+typedef struct smc_listener smc_listener;
+
 // A host with exporters. See smc_connect().
 typedef struct smc_peer smc_peer;
 
 // A mapped remote region. See smc_map().
 typedef struct smc_region smc_region;
+
+// A client of an export.
+typedef struct smc_client {
+    // Bytes that the library filled in; may exceed your sizeof(smc_client).
+    size_t struct_size;
+    // Names it for smc_export_revoke(); never 0, never used twice in one process.
+    uint64_t id;
+    // When it opened, nanoseconds of CLOCK_MONOTONIC.
+    uint64_t since_ns;
+    // Its process; 0 when it lives in another pid namespace or on another host.
+    uint32_t pid;
+    // Its user; 0xffffffff on another host.
+    uint32_t uid;
+    // enum smc_access.
+    uint32_t access;
+    // 0.
+    uint32_t reserved;
+    // The name in its key; NULL on this host and for a key without a name. This and the next two are valid during the callback.
+    const char *name;
+    // Where it calls from, as "ADDRESS:PORT"; NULL on this host.
+    const char *address;
+    // The RDMA device of this host by which it reaches the memory; NULL on this host and until it has connected.
+    const char *device;
+} smc_client;
+
+// Called by smc_export_clients() for each client; another result than 0 ends the list.
+typedef int32_t (*smc_client_fn)(const struct smc_client *client, void *user);
 
 // Settings of smc_init(). Zero in a field takes the environment's setting, or the default.
 typedef struct smc_config {
@@ -581,7 +614,7 @@ typedef struct smc_export_attr {
     uint32_t access;
     // enum smc_memory: what you believe the memory to be, checked; 0: find out.
     uint32_t kind;
-    // SMC_EXPORT_ANY_USER or 0.
+    // SMC_EXPORT_ANY_USER, SMC_EXPORT_HOST_ONLY or 0.
     uint32_t flags;
     // Entries of `allow_uids`; at most 1024.
     uint32_t allow_uid_count;
@@ -590,28 +623,14 @@ typedef struct smc_export_attr {
     // Names the content: clients that lose this exporter go on with a later export of the same name, length and number. Give
     // the same number only when the memory holds every byte that the earlier export held at its end. 0: unlike any other.
     uint64_t incarnation;
-} smc_export_attr;
-
-// A client of an export.
-typedef struct smc_client {
-    // Bytes that the library filled in; may exceed your sizeof(smc_client).
-    size_t struct_size;
-    // Names it for smc_export_revoke(); never 0, never used twice in one process.
-    uint64_t id;
-    // When it opened, nanoseconds of CLOCK_MONOTONIC.
-    uint64_t since_ns;
-    // Its process; 0 when it lives in another pid namespace.
-    uint32_t pid;
-    // Its user.
-    uint32_t uid;
-    // enum smc_access.
-    uint32_t access;
+    // Clients of other hosts, when the process listens: NULL: everybody who has a key. Else those with these names in their
+    // keys and nobody else, each as "NAME:ro" (may only load), "NAME:rw" or "NAME" (as `access`). Copied.
+    const char *const *allow_clients;
+    // Entries of `allow_clients`; at most 1024. With 0 and `allow_clients` not NULL: nobody.
+    uint32_t allow_client_count;
     // 0.
     uint32_t reserved;
-} smc_client;
-
-// Called by smc_export_clients() for each client; another result than 0 ends the list.
-typedef int32_t (*smc_client_fn)(const struct smc_client *client, void *user);
+} smc_export_attr;
 
 // A range of bytes of a region.
 typedef struct smc_range {
@@ -620,6 +639,20 @@ typedef struct smc_range {
     // Bytes.
     uint64_t length;
 } smc_range;
+
+// Attributes of smc_listen().
+typedef struct smc_listen_attr {
+    // sizeof(smc_listen_attr).
+    size_t struct_size;
+    // Address of this host and port, in numbers: "10.0.0.7:7471", "0.0.0.0:7471", "[::]:7471". With port 0 any free one.
+    const char *address;
+    // File with the keys of the clients, one in each line, or a folder of such files; `smc keygen` makes them. It must belong to this process's
+    // user or root, and nobody else may have a right to it (mode 0600).
+    const char *keys;
+    // RDMA device by which clients reach the memory: "NAME", "NAME:PORT", "NAME:PORT+PORT". NULL: LIBSMC_DEVICE, or else the device
+    // of the address that a client calls.
+    const char *device;
+} smc_listen_attr;
 
 // Attributes of smc_map(). Zero in a field takes the default.
 typedef struct smc_map_attr {
@@ -738,6 +771,34 @@ typedef struct smc_stats {
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+// Calls `each` for every client that has the export open now, in the calling thread. The list is complete before the first
+// call: `each` may use the library. Errors: INVALID_ARGUMENT, FORKED. Any thread.
+//
+// # Safety
+// `each` may be called with `user`.
+SMC_API
+smc_status smc_export_clients(struct smc_export_t *exported,
+                              smc_client_fn each,
+                              void *user);
+
+// Takes the memory away from one client, or from all (`client_id` 0). When it returns OK, nothing that a revoked client
+// holds reads or writes the exported bytes. For a client of this host they have moved to other pages, at the same address here, and the old ones are
+// zero; for one of another host his key is good for nothing any more. Other clients go on.
+//
+// `reason` is shown to the client; NULL: none. `flags`: SMC_REVOKE_QUIESCED says that no thread of this process stores into the
+// memory during the call; needed only where userfaultfd is not available, and then BUSY without it. Takes about a second per 4 GB of
+// touched memory, and twice that memory for the time.
+//
+// Errors: INVALID_ARGUMENT, NOT_FOUND (no such client any more), BUSY, NO_RESOURCES (the client keeps his access), FORKED.
+//
+// # Safety
+// `reason` is NULL or NUL-terminated.
+SMC_API
+smc_status smc_export_revoke(struct smc_export_t *exported,
+                             uint64_t client_id,
+                             const char *reason,
+                             uint32_t flags);
 
 // Opens a context: a program's, or a library's, use of libsmc. Every other object is made with one.
 //
@@ -912,7 +973,8 @@ size_t smc_last_error(char *buf,
 // not available none may store into it during smc_export() and smc_unexport().
 //
 // Clients on this host map it by name at once. Admitted are this process's user and root, and who `allow_uids` and
-// SMC_EXPORT_ANY_USER name.
+// SMC_EXPORT_ANY_USER name. Clients of other hosts open it when the process listens (smc_listen), as far as `allow_clients` and
+// SMC_EXPORT_HOST_ONLY let them; the memory is registered with the RDMA device for each of them, and pinned.
 //
 // Errors: INVALID_ARGUMENT, EXISTS (the name is taken on this host), NOT_SUPPORTED (memory of another kind; accelerator
 // memory), NO_RESOURCES, SYSTEM, TIMED_OUT, FORKED. Any thread; takes about a second per 4 GB of touched memory. The first
@@ -933,7 +995,7 @@ smc_status smc_export(struct smc_context *ctx,
 // out. `endpoint`: the port as "DEVICE:PORT" or "DEVICE:PORT:GIDINDEX"; `protection_domain`: a struct ibv_pd to register in.
 // Both are for RDMA and not supported by this version: pass NULL, and clients on this host reach the memory. `flags`:
 // SMC_EXPORT_PIN locks the memory into RAM for the life of the registration (and unlocks it then), SMC_EXPORT_READ_ONLY,
-// SMC_EXPORT_ANY_USER. Undone with smc_unexport(), which returns when no client reaches the memory any more.
+// SMC_EXPORT_ANY_USER, SMC_EXPORT_HOST_ONLY. Undone with smc_unexport(), which returns when no client reaches the memory any more.
 //
 // Errors: as for smc_export(); NOT_SUPPORTED for an endpoint, a protection domain and accelerator memory; NO_RESOURCES when
 // RLIMIT_MEMLOCK is too small to pin (the text names the limit).
@@ -957,34 +1019,6 @@ void *smc_export_address(struct smc_export_t *exported);
 
 // Bytes of exported memory, whole pages; 0 when `exported` is not open (or this is a fork child).
 SMC_API size_t smc_export_length(struct smc_export_t *exported);
-
-// Calls `each` for every client that has the export open now, in the calling thread. The list is complete before the first
-// call: `each` may use the library. Errors: INVALID_ARGUMENT, FORKED. Any thread.
-//
-// # Safety
-// `each` may be called with `user`.
-SMC_API
-smc_status smc_export_clients(struct smc_export_t *exported,
-                              smc_client_fn each,
-                              void *user);
-
-// Takes the memory away from one client, or from all (`client_id` 0). When it returns OK, nothing that a revoked client
-// holds reads or writes the exported bytes: they have moved to other pages, at the same address here, and the old ones are
-// zero. Other clients go on.
-//
-// `reason` is shown to the client; NULL: none. `flags`: SMC_REVOKE_QUIESCED says that no thread of this process stores into the
-// memory during the call; needed only where userfaultfd is not available, and then BUSY without it. Takes about a second per 4 GB of
-// touched memory, and twice that memory for the time.
-//
-// Errors: INVALID_ARGUMENT, NOT_FOUND (no such client any more), BUSY, NO_RESOURCES (the client keeps his access), FORKED.
-//
-// # Safety
-// `reason` is NULL or NUL-terminated.
-SMC_API
-smc_status smc_export_revoke(struct smc_export_t *exported,
-                             uint64_t client_id,
-                             const char *reason,
-                             uint32_t flags);
 
 // Ends an export: no client reaches the memory any more (PEER_DEAD), the name is free, memory of the caller is private again and keeps its content, memory of
 // the library is unmapped. Waits for calls of other threads with it. INVALID_ARGUMENT when it is not open, FORKED in a fork
@@ -1085,6 +1119,45 @@ smc_status smc_wait_until(struct smc_region *region,
                           uint64_t timeout_ms,
                           uint64_t *seen);
 
+// Lets clients of other hosts list, open and reach what this process exports, now and later, as far as each export's `allow_clients` and SMC_EXPORT_HOST_ONLY
+// let them. Who has no key learns nothing, not even what is exported; everything that is said is encrypted. Bytes go by
+// RDMA, and are not encrypted: each client has a protection domain and a key of his own for each region, good on his connection only.
+//
+// The exports' own lists of users (`allow_uids`) are of no meaning to clients of other hosts: they are known by their keys. Where no RDMA device
+// is found, regions can be listed and opened, and clients are told what is missing when they connect.
+//
+// Starts one thread. Errors: INVALID_ARGUMENT, NOT_FOUND and PERMISSION (the keys), EXISTS (somebody listens there), SYSTEM,
+// NO_RESOURCES, FORKED. Any thread; may block. The listener is yours until smc_unlisten().
+//
+// # Safety
+// `attr` holds `struct_size` readable bytes and valid texts; `listener` is writable.
+SMC_API
+smc_status smc_listen(struct smc_context *ctx,
+                      const struct smc_listen_attr *attr,
+                      struct smc_listener **listener);
+
+// Writes where it listens into `[buffer, buffer + length)`, as "ADDRESS:PORT" and a NUL, cut if it does not fit; 64 bytes are enough. It
+// tells the port when any free one was asked for. INVALID_ARGUMENT, FORKED. Any thread.
+//
+// # Safety
+// `buffer` is NULL or writable for `length` bytes.
+SMC_API
+smc_status smc_listener_address(struct smc_listener *listener,
+                                char *buffer,
+                                size_t length);
+
+// Reads the keys anew: those that were added are good from now on; clients whose key has gone have lost their access when it returns,
+// as by smc_export_revoke(). When the keys cannot be used nothing changes.
+//
+// Errors: INVALID_ARGUMENT, NOT_FOUND, PERMISSION, SYSTEM, TIMED_OUT, FORKED. Any thread; may block.
+SMC_API
+smc_status smc_listener_reload(struct smc_listener *listener);
+
+// Ends it: clients of other hosts that came by it reach nothing any more when it returns, and the port is free. The exports stay.
+// Waits for calls of other threads with it. INVALID_ARGUMENT when it is not open, FORKED in a fork child.
+SMC_API
+smc_status smc_unlisten(struct smc_listener *listener);
+
 // Maps a peer's region into this process. From here on its bytes are plain memory at smc_address().
 //
 // `name` is the region's name at the exporter; `attr` NULL takes every default. The home's bytes arrive on touch.
@@ -1127,8 +1200,9 @@ uint64_t smc_length(struct smc_region *region);
 // Makes a peer known. `address`: NULL or "local" for exporters on this host, else "HOST:PORT" (an IPv6 address in brackets) of a
 // management port.
 //
-// Errors: INVALID_ARGUMENT, NOT_SUPPORTED (this version reaches exporters on the same host only), LINK_DOWN, FORKED. The
-// peer is yours until smc_peer_close(). Any thread; may block.
+// Errors: INVALID_ARGUMENT; for another host NOT_FOUND (this process has no key file, see LIBSMC_KEY) and PERMISSION (others can use
+// it too); FORKED. Nobody is asked yet: that the peer is there, knows the key and can be reached by RDMA, smc_list() and
+// smc_map() find out. The peer is yours until smc_peer_close(). Any thread; may block.
 //
 // # Safety
 // `address` is NULL or NUL-terminated; `peer` is writable.

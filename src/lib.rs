@@ -69,7 +69,7 @@
 //! # Reading order
 //!
 //! 1. `include/smc.h`: the memory model, which is the contract of all this.
-//! 2. [`base::status`], [`link`] (the trait and its rules), [`link::embedded`].
+//! 2. [`base::status`], [`link`] (the trait and its rules), [`link::embedded`]; over a network [`link::verbs`].
 //! 3. [`crate::core::options`], [`crate::core::pages::state`], [`crate::core::region`].
 //! 4. A load: [`crate::core::handler`], [`crate::core::fault`], [`crate::core::tracker`].
 //! 5. A store on its way home: [`crate::core::writeback`], [`crate::core::pages::diff`]; exact write-through:

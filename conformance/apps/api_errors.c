@@ -64,7 +64,36 @@ static void contexts(void) {
     BAD(smc_backend_trials(ctx, NULL, NULL));
 }
 
+static void listeners(void) {
+    smc_listener *l = (void *)7;
+    char text[64];
+    smc_listen_attr a = { .struct_size = sizeof a, .address = "127.0.0.1:0", .keys = "/nowhere/key" };
+    IS(smc_listen(ctx, &a, &l), SMC_STATUS_NOT_FOUND);
+    BAD(smc_listen(NULL, &a, &l));
+    BAD(smc_listen(ctx, NULL, &l));
+    BAD(smc_listen(ctx, &a, NULL));
+    a.struct_size = 8;
+    BAD(smc_listen(ctx, &a, &l));
+    a.struct_size = sizeof a;
+    a.keys = NULL;
+    BAD(smc_listen(ctx, &a, &l));
+    a.keys = "/nowhere/key";
+    const char *bad[] = { "", "7471", "localhost:7471", "127.0.0.1", "127.0.0.1:70000", "::1:7471", "\xff:1" };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        a.address = bad[i];
+        BAD(smc_listen(ctx, &a, &l));
+    }
+    a.address = "127.0.0.1:0";
+    a.device = "mlx5_0:";
+    BAD(smc_listen(ctx, &a, &l));
+    TRUE(l == (void *)7);
+    BAD(smc_listener_address(NULL, text, sizeof text));
+    BAD(smc_listener_reload((smc_listener *)ctx));
+    BAD(smc_unlisten(NULL));
+}
+
 static void exports(void) {
+    listeners();
     smc_export_t *e = (void *)7;
     smc_export_attr a = { .struct_size = sizeof a, .name = name, .length = 16 * PAGE };
     OK(smc_export(ctx, &a, &home));
@@ -100,6 +129,27 @@ static void exports(void) {
     a.allow_uid_count = 5000;
     BAD(smc_export(ctx, &a, &e));
     a.allow_uid_count = 0;
+    a.allow_client_count = 1;
+    BAD(smc_export(ctx, &a, &e));
+    const char *who[2] = { "node7:all", NULL };
+    a.allow_clients = who;
+    BAD(smc_export(ctx, &a, &e));
+    who[0] = NULL;
+    BAD(smc_export(ctx, &a, &e));
+    who[0] = "node7:ro";
+    a.allow_client_count = 2;
+    BAD(smc_export(ctx, &a, &e));
+    a.allow_client_count = 5000;
+    BAD(smc_export(ctx, &a, &e));
+    a.allow_client_count = 1;
+    a.flags = SMC_EXPORT_HOST_ONLY;
+    BAD(smc_export(ctx, &a, &e));
+    a.flags = 0;
+    a.reserved = 1;
+    BAD(smc_export(ctx, &a, &e));
+    a.reserved = 0;
+    a.allow_client_count = 0;
+    a.allow_clients = NULL;
     a.address = (void *)8;
     BAD(smc_export(ctx, &a, &e));
     unsigned char *shared = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -4,8 +4,9 @@
 mod preload_support;
 
 use preload_support::{app, library, limited, output, root, target, text};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 fn lib_dir() -> String {
     library().parent().expect("the library lies in a directory").to_str().expect("UTF-8").to_owned()
@@ -44,6 +45,69 @@ fn failure_is_a_state_and_losses_are_named() {
     for b in BACKENDS {
         passes(&program, &[], &[("LIBSMC_FAULT", b)]);
     }
+}
+
+/// A C program lets clients of other hosts in, and puts them out.
+#[test]
+fn an_exporter_listens() {
+    use smc_engine::link::Access;
+    use smc_engine::link::mgmt::Message;
+    use smc_engine::link::mgmt::key::Key;
+    use smc_engine::link::mgmt::tcp::Client;
+    use smc_engine::sys::clock::Deadline;
+    let program = linked("api_listen");
+    let stem = format!("listen-{}", std::process::id());
+    let dir = std::env::temp_dir().join(&stem);
+    std::fs::create_dir(&dir).expect("a folder");
+    let keys = ["a", "b", "c"].map(|n| Key::generate(Some(n)).expect("a key"));
+    let save = |k: &Key| k.save(&dir.join(&**k.client().expect("a name")), false).expect("save");
+    keys.iter().take(2).for_each(save);
+    let mut c = limited(program.to_str().expect("UTF-8"), &[dir.to_str().expect("UTF-8"), &stem]);
+    c.env("LD_LIBRARY_PATH", lib_dir()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = c.spawn().expect("start");
+    let (mut to, from) = (child.stdin.take().expect("stdin"), child.stdout.take().expect("stdout"));
+    let mut lines = BufReader::new(from).lines().map(|l| l.expect("a line"));
+    let mut next = || lines.next().expect("a line");
+    let mut order = |o: &str| writeln!(to, "{o}").expect("give an order");
+    let at = next().parse().expect("an address");
+    let connect = |k: &Key| Client::connect(&[at], k, "there", Deadline::in_ms(20_000));
+    let shown = format!("{stem}-shown");
+    let open = |k: &Key, want| {
+        let mut c = connect(k).expect("connect");
+        let names: Vec<String> = c.list().expect("a list").into_iter().map(|r| r.name).collect();
+        assert_eq!(names, [&*shown]);
+        c.ask(&Message::Open { name: shown.clone(), want }).map(|_| c)
+    };
+    assert!(open(&keys[0], Access::ReadWrite).is_err());
+    let _a = open(&keys[0], Access::ReadOnly).expect("open");
+    let mut b = open(&keys[1], Access::ReadWrite).expect("open");
+    order("c");
+    let told = [next(), next(), next()];
+    for (line, who, access) in [(&told[0], "a", 1), (&told[1], "b", 2)] {
+        let start = format!("client {who} from 127.0.0.1:");
+        assert!(line.starts_with(&start) && line.ends_with(&format!(" by - pid 0 uid -1 access {access}")), "{line}");
+    }
+    assert_eq!(told[2], "end");
+    // One key comes, one goes.
+    assert!(connect(&keys[2]).is_err());
+    save(&keys[2]);
+    std::fs::remove_file(dir.join("b")).expect("remove");
+    order("k");
+    assert_eq!(next(), "OK");
+    assert!(matches!(b.hear(Deadline::in_ms(20_000)), Ok(Some(Message::Revoked { .. }))));
+    assert!(connect(&keys[1]).is_err() && connect(&keys[2]).is_ok_and(|mut c| c.list().is_ok_and(|l| l.is_empty())));
+    std::fs::write(dir.join("d"), "no key").expect("spoil it");
+    order("k");
+    assert_eq!(next(), "PERMISSION");
+    order("r");
+    assert_eq!(next(), "revoked");
+    order("c");
+    assert_eq!(next(), "end");
+    drop(to);
+    let out = child.wait().expect("its end");
+    let _ = std::fs::remove_dir_all(&dir);
+    assert!(out.success(), "{out}");
+    assert!(connect(&keys[0]).is_err());
 }
 
 #[test]

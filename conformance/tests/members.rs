@@ -125,7 +125,7 @@ fn a_client_sees_what_it_is_allowed() {
     assert_eq!(s.end(libc::SIGTERM).0, Some(0));
     for (args, what) in [
         (&["--allow", "a:x"][..], "NAME:ro"),
-        (&["--allow", "a b"], "not a client's name"),
+        (&["--allow", "a b"], "a client's name"),
         (&["--host-only", "other"], "goes with a --name"),
     ] {
         let base = ["serve", "--name", &open, "--size", "4K", "--listen", "127.0.0.1:0"];

@@ -1,6 +1,7 @@
 //! Structures whose first field is their size: how old and new programs and libraries understand each other.
 
 use super::call::Call;
+use super::listen::smc_listen_attr;
 use super::types::{smc_config, smc_export_attr, smc_map_attr, smc_stats};
 use crate::base::Result;
 use memoffset::offset_of;
@@ -23,6 +24,10 @@ unsafe impl Versioned for smc_export_attr {
     const FIRST: usize = 56;
 }
 // SAFETY: integers and raw pointers.
+unsafe impl Versioned for smc_listen_attr {
+    const FIRST: usize = 32;
+}
+// SAFETY: integers and raw pointers.
 unsafe impl Versioned for smc_map_attr {
     const FIRST: usize = 104;
 }
@@ -35,6 +40,7 @@ unsafe impl Versioned for smc_stats {
 const _: () = {
     assert!(size_of::<smc_config>() >= smc_config::FIRST && offset_of!(smc_config, resident_limit) == 24);
     assert!(size_of::<smc_export_attr>() >= smc_export_attr::FIRST && offset_of!(smc_export_attr, allow_uids) == 48);
+    assert!(size_of::<smc_listen_attr>() >= smc_listen_attr::FIRST && offset_of!(smc_listen_attr, device) == 24);
     assert!(size_of::<smc_map_attr>() >= smc_map_attr::FIRST && offset_of!(smc_map_attr, error_byte) == 100);
     assert!(size_of::<smc_stats>() >= smc_stats::FIRST && offset_of!(smc_stats, local_limit) == 160);
     assert!(offset_of!(smc_map_attr, access) == 8 && offset_of!(smc_map_attr, page_unit) == 48);

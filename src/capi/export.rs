@@ -5,10 +5,9 @@ use super::call::{Call, call};
 use super::context::{self, Child};
 use super::handle::Table;
 use super::map::ACCESSES;
-use super::peer::access_number;
 use super::types::*;
 use crate::base::{Error, Result, Status};
-use crate::core::export::{Export, ExportOptions, Exporter, Memory};
+use crate::core::export::{Export, ExportOptions, Exporter, Memory, Reach};
 use crate::link::{Access, MemoryKind};
 use crate::sys::clock::nap;
 use crate::sys::mem;
@@ -16,8 +15,8 @@ use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
 /// What smc_export or smc_register_region made.
-struct Exported {
-    export: Export,
+pub(super) struct Exported {
+    pub export: Export,
     /// We have locked the caller's memory: it is unlocked afterwards.
     pinned: Option<(usize, usize)>,
     _child: Child,
@@ -27,7 +26,7 @@ static EXPORTS: Table<Exported> = Table::new(4);
 
 const KINDS: [(u32, MemoryKind); 3] = [(1, MemoryKind::System), (2, MemoryKind::Pinned), (3, MemoryKind::Device)];
 
-fn find(c: Call, export: *const smc_export_t) -> Result<Arc<Exported>> {
+pub(super) fn find(c: Call, export: *const smc_export_t) -> Result<Arc<Exported>> {
     EXPORTS.get(export).ok_or_else(|| c.bad("`exported` is not an open export"))
 }
 
@@ -115,7 +114,7 @@ unsafe fn wanted<'a>(c: Call, attr: *const smc_export_attr) -> Result<Wanted<'a>
     let a = unsafe { attr::read(c, attr, "attr") }?;
     // SAFETY: the caller vouches for it.
     let name = unsafe { c.text(a.name, "attr.name") }?;
-    c.flags(a.flags, SMC_EXPORT_ANY_USER)?;
+    c.flags(a.flags, SMC_EXPORT_ANY_USER | SMC_EXPORT_HOST_ONLY)?;
     let access = c.choice(a.access, "attr.access", &ACCESSES)?.unwrap_or(Access::ReadWrite);
     let kind = c.choice(a.kind, "attr.kind", &KINDS)?;
     if a.allow_uid_count > 1024 {
@@ -130,9 +129,41 @@ unsafe fn wanted<'a>(c: Call, attr: *const smc_export_attr) -> Result<Wanted<'a>
         n => unsafe { std::slice::from_raw_parts(a.allow_uids, n as usize) }.to_vec(),
     };
     let allow_any = a.flags & SMC_EXPORT_ANY_USER != 0;
-    let options =
-        ExportOptions { access, allow_uids, allow_any, incarnation: a.incarnation, ..ExportOptions::default() };
+    if a.reserved != 0 {
+        return Err(c.bad("`attr.reserved` is not 0"));
+    }
+    // SAFETY: the caller vouches for it.
+    let reach = unsafe { reach(c, &a) }?;
+    let options = ExportOptions { access, allow_uids, allow_any, incarnation: a.incarnation, reach };
     Ok(Wanted { name, addr: a.address.expose_provenance(), len: a.length, kind, pin: false, options })
+}
+
+/// # Safety
+/// `allow_clients` is NULL or holds so many NUL-terminated texts.
+unsafe fn reach(c: Call, a: &smc_export_attr) -> Result<Reach> {
+    let count = a.allow_client_count;
+    if count > 1024 {
+        return Err(c.bad(format_args!("`attr.allow_client_count` is {count}, more than 1024")));
+    }
+    if count > 0 && (a.allow_clients.is_null() || !a.allow_clients.is_aligned()) {
+        return Err(c.bad("`attr.allow_clients` is NULL or not aligned, and the count is not 0"));
+    }
+    if a.flags & SMC_EXPORT_HOST_ONLY != 0 {
+        let both = "`attr.allow_clients` names clients of other hosts, and SMC_EXPORT_HOST_ONLY shuts them out";
+        return if a.allow_clients.is_null() { Ok(Reach::Host) } else { Err(c.bad(both)) };
+    }
+    if a.allow_clients.is_null() {
+        return Ok(Reach::Members);
+    }
+    let named = (0..count as usize).map(|i| {
+        // SAFETY: the caller vouches for the array.
+        let entry = unsafe { a.allow_clients.wrapping_add(i).read() };
+        // SAFETY: and for its texts.
+        let text = unsafe { c.text(entry, "attr.allow_clients[]") }?;
+        Reach::parse(text)
+            .ok_or_else(|| c.bad(format_args!("`attr.allow_clients` has \"{text}\", not NAME, NAME:ro or NAME:rw")))
+    });
+    named.collect::<Result<_>>().map(Reach::Clients)
 }
 
 /// Offers memory to other processes under a name.
@@ -144,7 +175,8 @@ unsafe fn wanted<'a>(c: Call, attr: *const smc_export_attr) -> Result<Wanted<'a>
 /// not available none may store into it during smc_export() and smc_unexport().
 ///
 /// Clients on this host map it by name at once. Admitted are this process's user and root, and who `allow_uids` and
-/// SMC_EXPORT_ANY_USER name.
+/// SMC_EXPORT_ANY_USER name. Clients of other hosts open it when the process listens (smc_listen), as far as `allow_clients` and
+/// SMC_EXPORT_HOST_ONLY let them; the memory is registered with the RDMA device for each of them, and pinned.
 ///
 /// Errors: INVALID_ARGUMENT, EXISTS (the name is taken on this host), NOT_SUPPORTED (memory of another kind; accelerator
 /// memory), NO_RESOURCES, SYSTEM, TIMED_OUT, FORKED. Any thread; takes about a second per 4 GB of touched memory. The first
@@ -180,7 +212,7 @@ pub unsafe extern "C" fn smc_export(
 /// out. `endpoint`: the port as "DEVICE:PORT" or "DEVICE:PORT:GIDINDEX"; `protection_domain`: a struct ibv_pd to register in.
 /// Both are for RDMA and not supported by this version: pass NULL, and clients on this host reach the memory. `flags`:
 /// SMC_EXPORT_PIN locks the memory into RAM for the life of the registration (and unlocks it then), SMC_EXPORT_READ_ONLY,
-/// SMC_EXPORT_ANY_USER. Undone with smc_unexport(), which returns when no client reaches the memory any more.
+/// SMC_EXPORT_ANY_USER, SMC_EXPORT_HOST_ONLY. Undone with smc_unexport(), which returns when no client reaches the memory any more.
 ///
 /// Errors: as for smc_export(); NOT_SUPPORTED for an endpoint, a protection domain and accelerator memory; NO_RESOURCES when
 /// RLIMIT_MEMLOCK is too small to pin (the text names the limit).
@@ -206,7 +238,7 @@ pub unsafe extern "C" fn smc_register_region(
         let name = unsafe { c.text(name, "name") }?;
         // SAFETY: the caller vouches for it.
         let endpoint = unsafe { c.optional_text(endpoint, "endpoint") }?;
-        c.flags(flags, SMC_EXPORT_PIN | SMC_EXPORT_READ_ONLY | SMC_EXPORT_ANY_USER)?;
+        c.flags(flags, SMC_EXPORT_PIN | SMC_EXPORT_READ_ONLY | SMC_EXPORT_ANY_USER | SMC_EXPORT_HOST_ONLY)?;
         let kind = c.choice(kind, "kind", &KINDS)?;
         if address.is_null() {
             return Err(c.bad("`address` is NULL; smc_export allocates memory"));
@@ -219,7 +251,8 @@ pub unsafe extern "C" fn smc_register_region(
         }
         let access = if flags & SMC_EXPORT_READ_ONLY != 0 { Access::ReadOnly } else { Access::ReadWrite };
         let allow_any = flags & SMC_EXPORT_ANY_USER != 0;
-        let options = ExportOptions { access, allow_any, ..ExportOptions::default() };
+        let reach = if flags & SMC_EXPORT_HOST_ONLY != 0 { Reach::Host } else { Reach::Members };
+        let options = ExportOptions { access, allow_any, reach, ..ExportOptions::default() };
         let w = Wanted {
             name,
             addr: address.expose_provenance(),
@@ -256,67 +289,6 @@ pub extern "C" fn smc_export_length(exported: *mut smc_export_t) -> usize {
         Ok(())
     });
     len
-}
-
-/// Calls `each` for every client that has the export open now, in the calling thread. The list is complete before the first
-/// call: `each` may use the library. Errors: INVALID_ARGUMENT, FORKED. Any thread.
-///
-/// # Safety
-/// `each` may be called with `user`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn smc_export_clients(
-    exported: *mut smc_export_t,
-    each: smc_client_fn,
-    user: *mut c_void,
-) -> smc_status {
-    call("smc_export_clients", |c| {
-        let f = each.ok_or_else(|| c.bad("`each` is NULL"))?;
-        // The export is not held during the calls: smc_unexport waits for who holds it.
-        let clients = find(c, exported)?.export.clients();
-        for k in clients {
-            let struct_size = size_of::<smc_client>();
-            let access = access_number(k.access);
-            let client =
-                smc_client { struct_size, id: k.id, since_ns: k.since, pid: k.pid, uid: k.uid, access, reserved: 0 };
-            // SAFETY: the caller vouches for the function; the entry lives during the call.
-            if unsafe { f(&raw const client, user) } != 0 {
-                break;
-            }
-        }
-        Ok(())
-    })
-}
-
-/// Takes the memory away from one client, or from all (`client_id` 0). When it returns OK, nothing that a revoked client
-/// holds reads or writes the exported bytes: they have moved to other pages, at the same address here, and the old ones are
-/// zero. Other clients go on.
-///
-/// `reason` is shown to the client; NULL: none. `flags`: SMC_REVOKE_QUIESCED says that no thread of this process stores into the
-/// memory during the call; needed only where userfaultfd is not available, and then BUSY without it. Takes about a second per 4 GB of
-/// touched memory, and twice that memory for the time.
-///
-/// Errors: INVALID_ARGUMENT, NOT_FOUND (no such client any more), BUSY, NO_RESOURCES (the client keeps his access), FORKED.
-///
-/// # Safety
-/// `reason` is NULL or NUL-terminated.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn smc_export_revoke(
-    exported: *mut smc_export_t,
-    client_id: u64,
-    reason: *const c_char,
-    flags: u32,
-) -> smc_status {
-    call("smc_export_revoke", |c| {
-        let e = find(c, exported)?;
-        // SAFETY: the caller vouches for it.
-        let reason = unsafe { c.optional_text(reason, "reason") }?.unwrap_or("");
-        c.flags(flags, SMC_REVOKE_QUIESCED)?;
-        let quiesced = flags & SMC_REVOKE_QUIESCED != 0;
-        match client_id {
-            0 => e.export.revoke_all(reason, quiesced),
-            id => e.export.revoke(id, reason, quiesced),
-        }
-    })
 }
 
 /// Ends an export: no client reaches the memory any more (PEER_DEAD), the name is free, memory of the caller is private again and keeps its content, memory of

@@ -7,6 +7,7 @@
 #![allow(non_camel_case_types)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
+pub mod clients;
 pub mod context;
 pub mod coverage;
 pub mod data;
@@ -14,6 +15,7 @@ pub mod error;
 pub mod export;
 pub mod failure;
 pub mod home;
+pub mod listen;
 pub mod map;
 pub mod peer;
 pub mod state;

@@ -174,6 +174,8 @@ pub const SMC_EXPORT_ANY_USER: u32 = 1;
 pub const SMC_EXPORT_READ_ONLY: u32 = 2;
 /// smc_register_region: lock the memory into RAM (mlock) for the life of the registration.
 pub const SMC_EXPORT_PIN: u32 = 4;
+/// smc_export, smc_register_region: clients of this host only, also when the process listens (smc_listen).
+pub const SMC_EXPORT_HOST_ONLY: u32 = 8;
 /// smc_export_revoke: no thread of this process stores into the memory during the call.
 pub const SMC_REVOKE_QUIESCED: u32 = 1;
 
@@ -189,6 +191,11 @@ pub struct smc_peer {
 
 /// A mapped remote region. See smc_map().
 pub struct smc_region {
+    _opaque: [u8; 0],
+}
+
+/// A place where clients of other hosts come in. See smc_listen().
+pub struct smc_listener {
     _opaque: [u8; 0],
 }
 
@@ -229,7 +236,7 @@ pub struct smc_export_attr {
     pub access: u32,
     /// enum smc_memory: what you believe the memory to be, checked; 0: find out.
     pub kind: u32,
-    /// SMC_EXPORT_ANY_USER or 0.
+    /// SMC_EXPORT_ANY_USER, SMC_EXPORT_HOST_ONLY or 0.
     pub flags: u32,
     /// Entries of `allow_uids`; at most 1024.
     pub allow_uid_count: u32,
@@ -238,24 +245,11 @@ pub struct smc_export_attr {
     /// Names the content: clients that lose this exporter go on with a later export of the same name, length and number. Give
     /// the same number only when the memory holds every byte that the earlier export held at its end. 0: unlike any other.
     pub incarnation: u64,
-}
-
-/// A client of an export.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct smc_client {
-    /// Bytes that the library filled in; may exceed your sizeof(smc_client).
-    pub struct_size: usize,
-    /// Names it for smc_export_revoke(); never 0, never used twice in one process.
-    pub id: u64,
-    /// When it opened, nanoseconds of CLOCK_MONOTONIC.
-    pub since_ns: u64,
-    /// Its process; 0 when it lives in another pid namespace.
-    pub pid: u32,
-    /// Its user.
-    pub uid: u32,
-    /// enum smc_access.
-    pub access: u32,
+    /// Clients of other hosts, when the process listens: NULL: everybody who has a key. Else those with these names in their
+    /// keys and nobody else, each as "NAME:ro" (may only load), "NAME:rw" or "NAME" (as `access`). Copied.
+    pub allow_clients: *const *const c_char,
+    /// Entries of `allow_clients`; at most 1024. With 0 and `allow_clients` not NULL: nobody.
+    pub allow_client_count: u32,
     /// 0.
     pub reserved: u32,
 }
@@ -374,8 +368,6 @@ pub struct smc_stats {
     pub local_limit: u64,
 }
 
-/// Called by smc_export_clients() for each client; another result than 0 ends the list.
-pub type smc_client_fn = Option<unsafe extern "C" fn(client: *const smc_client, user: *mut c_void) -> i32>;
 /// Called by smc_list() for each region; another result than 0 ends the list.
 pub type smc_list_fn = Option<unsafe extern "C" fn(info: *const smc_region_info, user: *mut c_void) -> i32>;
 /// Called by smc_stats_each() for each counter; another result than 0 ends the list. The strings are valid during the call.

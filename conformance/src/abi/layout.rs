@@ -65,11 +65,12 @@ macro_rules! row {
 /// Every struct with a body in `smc.h`: one line each.
 #[rustfmt::skip]
 pub fn structs() -> Vec<Struct> {
-    use smc_engine::capi::{coverage, failure, types};
+    use smc_engine::capi::{clients, coverage, failure, listen, types};
     vec![
         row!(types::smc_config { struct_size, fault, log, wait_ms, resident_limit }),
-        row!(types::smc_export_attr { struct_size, name, address, length, access, kind, flags, allow_uid_count, allow_uids, incarnation }),
-        row!(types::smc_client { struct_size, id, since_ns, pid, uid, access, reserved }),
+        row!(types::smc_export_attr { struct_size, name, address, length, access, kind, flags, allow_uid_count, allow_uids, incarnation, allow_clients, allow_client_count, reserved }),
+        row!(clients::smc_client { struct_size, id, since_ns, pid, uid, access, reserved, name, address, device }),
+        row!(listen::smc_listen_attr { struct_size, address, keys, device }),
         row!(types::smc_region_info { struct_size, name, length, access, kind, clients, pid }),
         row!(coverage::smc_hook_info { struct_size, name, family, announces, by, lost, hits, state, off, required, reserved }),
         row!(types::smc_map_attr { struct_size, access, policy, through, on_error, offset, length, address_hint, page_unit, resident_limit, dirty_limit, age_ms, acquire_ms, wait_ms, window, error_byte, readahead, fail_limit, second }),
@@ -118,6 +119,7 @@ pub fn constants() -> Vec<Constant> {
         flag("SMC_EXPORT_ANY_USER", types::SMC_EXPORT_ANY_USER),
         flag("SMC_EXPORT_READ_ONLY", types::SMC_EXPORT_READ_ONLY),
         flag("SMC_EXPORT_PIN", types::SMC_EXPORT_PIN),
+        flag("SMC_EXPORT_HOST_ONLY", types::SMC_EXPORT_HOST_ONLY),
         flag("SMC_REVOKE_QUIESCED", types::SMC_REVOKE_QUIESCED),
     ]);
     all

@@ -107,7 +107,8 @@ fn python_maps_a_region_with_every_back_end() {
         let args = ["-c", MAPS, &there.path(), "1000000", letter];
         let out = output(there.program("python3", &args, &[("LIBSMC_FAULT", back_end), ("LIBSMC_LOG", "info")]));
         let said = good(&out);
-        assert!(said.contains("over verbs") && said.contains(&format!("back end {back_end}")), "{said}");
+        assert!(said.contains("over verbs") && said.contains("RDMA device softhca0:1, GID 1 (127.0.0.1)"), "{said}");
+        assert!(said.contains(&format!("back end {back_end}")), "{said}");
         let (mut wanted, end) = (there.content.clone(), there.end());
         let stored = format!("stored {letter}");
         (0..1_000_000 - 8).step_by(50_000).for_each(|i| wanted[i..i + 8].copy_from_slice(stored.as_bytes()));

@@ -1,6 +1,7 @@
 //! Who beyond this host may have an export.
 
 use crate::link::Access;
+use crate::link::mgmt::key::valid_client;
 
 /// Clients of other hosts to whom an export is shown, and what they may do.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -15,6 +16,17 @@ pub enum Reach {
 }
 
 impl Reach {
+    /// One client of [`Reach::Clients`], of the form `NAME`, `NAME:ro` or `NAME:rw`.
+    pub fn parse(text: &str) -> Option<(String, Access)> {
+        let (name, access) = match text.rsplit_once(':') {
+            Some((name, "ro")) => (name, Access::ReadOnly),
+            Some((name, "rw")) => (name, Access::ReadWrite),
+            Some(_) => return None,
+            None => (text, Access::ReadWrite),
+        };
+        valid_client(name).then(|| (name.to_owned(), access))
+    }
+
     /// What a member may do with an export whose access is `most`; `None`: it does not exist for him.
     pub(super) fn grant(&self, client: Option<&str>, most: Access) -> Option<Access> {
         match self {
@@ -32,6 +44,17 @@ impl Reach {
 mod tests {
     use super::*;
     use Access::{ReadOnly, ReadWrite};
+
+    #[test]
+    fn clients_and_their_access() {
+        let of = |name: &str, access| Some((name.to_owned(), access));
+        assert_eq!(Reach::parse("node7"), of("node7", ReadWrite));
+        assert_eq!(Reach::parse("node7:rw"), of("node7", ReadWrite));
+        assert_eq!(Reach::parse("n.o-d_e:ro"), of("n.o-d_e", ReadOnly));
+        for bad in ["", ":ro", "a:", "a:x", "a b", "a:ro:ro", ".a", "ä"] {
+            assert_eq!(Reach::parse(bad), None, "{bad}");
+        }
+    }
 
     #[test]
     fn who_may_do_what() {

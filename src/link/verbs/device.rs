@@ -179,6 +179,23 @@ impl Device {
         self.caps
     }
 
+    /// False when the device has gone since it was opened: nothing can be made of it any more.
+    pub fn is_there(&self) -> bool {
+        if self.at_hand().is_err() {
+            return false;
+        }
+        let mut attr = MaybeUninit::<ib::ibv_port_attr>::zeroed();
+        // SAFETY: an open context and a writable attribute.
+        let asked = number(around(|| unsafe { (self.lib.query_port)(self.ctx(), 1, attr.as_mut_ptr()) }));
+        // SAFETY: an open context.
+        let (pd, _) = around(|| unsafe { (self.lib.alloc_pd)(self.ctx()) });
+        if !pd.is_null() {
+            // SAFETY: made above, and nobody else knows it.
+            around(|| unsafe { (self.lib.dealloc_pd)(pd) });
+        }
+        asked.is_ok() && !pd.is_null()
+    }
+
     /// Makes the device usable in the calling thread, which may have a descriptor table of its own: some drivers (rxe) post by a
     /// system call. To be called before every call of the driver but polling. Async-signal-safe.
     pub fn at_hand(&self) -> std::result::Result<(), Errno> {

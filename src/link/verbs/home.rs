@@ -53,11 +53,11 @@ impl Grant {
         // Nothing ever completes there: all requests are the client's.
         let idle = Completions::new(self.domain.device(), lanes.len() as u32)?;
         let depth = Depth { requests: 1, inline: 0 };
-        let pair = |(port, lane): (&Port, &Endpoint)| {
+        let pair = |(lane, port): (&Endpoint, &Port)| {
             let pair = QueuePair::new(&self.domain, &idle, port, depth, true)?;
             pair.connect(lane).map(|()| pair)
         };
-        self.pairs = ports.iter().cycle().zip(lanes).map(pair).collect::<Result<Vec<_>>>()?;
+        self.pairs = lanes.iter().zip(pick(ports, lanes)).map(pair).collect::<Result<Vec<_>>>()?;
         let lanes = self.pairs.iter().map(QueuePair::endpoint).collect();
         Ok(Message::Connected { addr: home.base() as u64, rkey: home.rkey, lanes })
     }
@@ -72,6 +72,19 @@ impl Grant {
     pub fn device(&self) -> &Arc<Device> {
         self.domain.device()
     }
+}
+
+/// A port for each of a client's lanes: lanes of one of his ports share one of ours, those of his next port the next.
+fn pick<'a>(ports: &'a [Port], lanes: &[Endpoint]) -> Vec<&'a Port> {
+    let mut his: Vec<[u8; 16]> = Vec::new();
+    let turn = |lane: &Endpoint| {
+        let known = his.iter().position(|g| *g == lane.gid).unwrap_or(his.len());
+        if known == his.len() {
+            his.push(lane.gid);
+        }
+        ports.get(known % ports.len().max(1))
+    };
+    lanes.iter().filter_map(turn).collect()
 }
 
 /// The device by which clients reach an exporter, and its ports; one for each address of this host that clients have called. Belongs to
@@ -93,5 +106,20 @@ impl Adapters {
     /// A device has gone: the next client gets one that is chosen anew.
     pub fn forget(&mut self, choice: &Arc<Choice>) {
         self.0.retain(|(_, c)| !Arc::ptr_eq(c, choice));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_belong_together() {
+        let port = |number| Port { number, gid_index: 1, gid: [number; 16], lid: 0, mtu: 5 };
+        let lane = |gid| Endpoint { gid: [gid; 16], ..Endpoint::default() };
+        let lanes = [7, 7, 9, 7, 9, 11].map(lane);
+        let numbers = |ports: &[Port]| pick(ports, &lanes).iter().map(|p| p.number).collect::<Vec<_>>();
+        assert_eq!(numbers(&[port(1), port(2)]), [1, 1, 2, 1, 2, 1]);
+        assert_eq!(numbers(&[port(3)]), [3; 6]);
     }
 }

@@ -5,11 +5,9 @@ use crate::{key, out};
 use serde_json::json;
 use smc_engine::base::config::Config;
 use smc_engine::base::{Error, Status};
-use smc_engine::core::export::net::{ListenOptions, Network};
+use smc_engine::core::export::net::{Keyring, ListenOptions, Network};
 use smc_engine::core::export::{Exporter, Reach};
 use smc_engine::link::Access;
-use smc_engine::link::mgmt::key::valid_client;
-use smc_engine::link::mgmt::ring::Keyring;
 use std::fs::Metadata;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::MetadataExt;
@@ -18,13 +16,7 @@ use std::time::{Duration, Instant};
 
 /// One `--allow NAME[:ro|:rw]`.
 pub fn allowed(s: &str) -> Result<(String, Access), String> {
-    let (name, access) = match s.rsplit_once(':') {
-        Some((name, "ro")) => (name, Access::ReadOnly),
-        Some((name, "rw")) => (name, Access::ReadWrite),
-        Some(_) => return Err("expected NAME, NAME:ro or NAME:rw".into()),
-        None => (s, Access::ReadWrite),
-    };
-    if valid_client(name) { Ok((name.to_owned(), access)) } else { Err("that is not a client's name".into()) }
+    Reach::parse(s).ok_or_else(|| "expected NAME, NAME:ro or NAME:rw, where NAME is a client's name".into())
 }
 
 /// Whom on other hosts a region is shown.

@@ -11,12 +11,13 @@
 
 mod desk;
 
+pub use crate::link::mgmt::ring::Keyring;
+
 use super::Exporter;
 use super::orders::{Order, Port, wait};
 use super::registry::Registry;
 use crate::base::config::DeviceWish;
 use crate::base::{Error, Result, Status};
-use crate::link::mgmt::ring::Keyring;
 use crate::link::mgmt::tcp::{Limits, Server};
 use crate::sys::channel::{Receiver, Sender, channel};
 use crate::sys::clock::{nap, now};

@@ -279,10 +279,12 @@ impl Attendant {
             }
             Err(e) if e.status == Status::REVOKED => Err(Trouble::Over(e.status)),
             Err(e) if e.status == Status::PEER_DEAD => Err(Trouble::Lost(e.status)),
-            // The device may be another one when it comes back; and the other side answers on a new connection at the latest.
             Err(e) => {
-                self.rig = None;
-                self.session.rigs.retire(&rig);
+                if !rig.choice.device.is_there() {
+                    // It may be another one when it comes back.
+                    self.rig = None;
+                    self.session.rigs.retire(&rig);
+                }
                 Err(Trouble::Lost(if e.status.is_transient() { e.status } else { Status::LINK_DOWN }))
             }
         }

@@ -10,6 +10,7 @@ use super::super::words::Outcome;
 use super::super::{Batch, Completion, Completions, Device, Place, QueuePair, Request, Verb};
 use super::trips::Trips;
 use crate::base::Status;
+use crate::sys::Errno;
 use crate::sys::sync::{Lock, LockGuard, SignalsBlocked};
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -21,6 +22,9 @@ pub(super) const FLIGHTS: usize = 64;
 pub(super) const DEPTH: u32 = 256;
 /// Most requests of a flight.
 pub(super) const MOST: usize = 32;
+
+/// Requests of a short flight: those of the fault face.
+pub(super) const FEW: usize = 8;
 
 const FREE: u32 = 0;
 const FLYING: u32 = 1;
@@ -68,6 +72,24 @@ pub(super) enum Refused {
     Full,
     /// The lane is not connected; nothing was posted.
     Down,
+}
+
+/// Hands pieces to the device as flight `number`. A function of its own: a signal handler's stack may be small, and is not to hold
+/// a long list for a short one.
+///
+/// # Safety
+/// As for [`Lane::start`].
+#[inline(never)]
+unsafe fn post<const N: usize>(w: &Wires, number: usize, pieces: &[Piece]) -> Result<(), (Errno, usize)> {
+    let mut batch = Batch::<N>::new();
+    for (n, p) in pieces.iter().enumerate() {
+        let last = n + 1 == pieces.len();
+        let id = number as u64 | if last { LAST } else { 0 };
+        let addr = w.addr.wrapping_add(p.off);
+        batch.push(&Request { id, verb: p.verb, local: p.local, addr, rkey: w.rkey, signalled: last });
+    }
+    // SAFETY: passed on from the caller.
+    unsafe { batch.post(&w.pair) }
 }
 
 /// One lane.
@@ -147,17 +169,16 @@ impl Lane {
         flight.status.store(0, SeqCst);
         flight.requests.store(count, SeqCst);
         flight.trip.store(trip.map_or(0, |t| t + 1), SeqCst);
-        let mut batch = Batch::<MOST>::new();
-        for (n, p) in pieces.iter().enumerate() {
-            let last = n + 1 == pieces.len();
-            let id = i as u64 | if last { LAST } else { 0 };
-            let addr = w.addr.wrapping_add(p.off);
-            batch.push(&Request { id, verb: p.verb, local: p.local, addr, rkey: w.rkey, signalled: last });
-        }
         flight.state.store(FLYING, SeqCst);
         w.room -= count;
-        // SAFETY: passed on from the caller.
-        match unsafe { batch.post(&w.pair) } {
+        let posted = if pieces.len() <= FEW {
+            // SAFETY: passed on from the caller.
+            unsafe { post::<FEW>(w, i, pieces) }
+        } else {
+            // SAFETY: as above.
+            unsafe { post::<MOST>(w, i, pieces) }
+        };
+        match posted {
             Ok(()) => Ok(i),
             Err((_, 0)) => {
                 flight.state.store(FREE, SeqCst);

@@ -101,7 +101,7 @@ impl VerbsLink {
             lanes,
             log,
             table: Table::new(),
-            rigs: Rigs::new(device),
+            rigs: Rigs::new(device, log >= LogLevel::Info),
             threads: Mutex::default(),
             stats: LinkStats::new(),
         }

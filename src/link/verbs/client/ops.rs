@@ -1,7 +1,7 @@
 //! The operations that wait for their end: fetch, put, fence, atomics.
 
 use super::super::{Place, Verb};
-use super::lane::{MOST, Piece};
+use super::lane::{FEW, Piece};
 use super::memory::Bounce;
 use super::session::{Rest, Session, quiet};
 use crate::base::Status;
@@ -13,8 +13,6 @@ use std::sync::atomic::Ordering::SeqCst;
 
 /// Longest request: every device takes as much.
 pub(super) const PIECE: usize = 1 << 20;
-/// Pieces of the bounce buffer that one fetch uses at a time.
-const CHUNKS: usize = 8;
 /// Lane of the fault face.
 const FAULTS: usize = 0;
 
@@ -87,7 +85,7 @@ impl Session {
     ) -> Result<(), Status> {
         let mut done = 0;
         while done < len {
-            let mut pieces = Pieces::new();
+            let mut pieces = Pieces::<FEW>::new();
             while done < len && !pieces.is_full() {
                 let n = PIECE.min(len - done);
                 let local = Place { ptr: to.ptr.wrapping_add(done), len: n as u32, lkey: to.lkey };
@@ -112,7 +110,7 @@ impl Session {
         let mut done = 0;
         while done < len {
             let (mut held, first) = Held::one(self, signals, deadline)?;
-            let (mut pieces, mut next) = (Pieces::new(), Some(first));
+            let (mut pieces, mut next) = (Pieces::<FEW>::new(), Some(first));
             let mut end = done;
             while let Some(c) = next.take() {
                 held.add(c);
@@ -120,7 +118,7 @@ impl Session {
                 let local = self.bounced(self.bounce.at(c), n)?;
                 pieces.push(Piece { verb: Verb::Read, local, off: off + end as u64 });
                 end += n;
-                if end < len && pieces.all().len() < CHUNKS {
+                if end < len && !pieces.is_full() {
                     next = self.bounce.take();
                 }
             }
@@ -275,16 +273,16 @@ impl Session {
     }
 }
 
-/// Up to [`MOST`] pieces, on the stack.
-pub(super) struct Pieces {
-    list: [Piece; MOST],
+/// Up to `N` pieces, on the stack.
+pub(super) struct Pieces<const N: usize> {
+    list: [Piece; N],
     len: usize,
 }
 
-impl Pieces {
-    pub fn new() -> Pieces {
+impl<const N: usize> Pieces<N> {
+    pub fn new() -> Pieces<N> {
         let nothing = Place { ptr: std::ptr::null_mut(), len: 0, lkey: 0 };
-        Pieces { list: [Piece { verb: Verb::Read, local: nothing, off: 0 }; MOST], len: 0 }
+        Pieces { list: [Piece { verb: Verb::Read, local: nothing, off: 0 }; N], len: 0 }
     }
 
     pub fn push(&mut self, p: Piece) {
@@ -295,7 +293,7 @@ impl Pieces {
     }
 
     pub fn is_full(&self) -> bool {
-        self.len == MOST
+        self.len == N
     }
 
     pub fn all(&self) -> &[Piece] {

@@ -1,7 +1,7 @@
 //! Posted writes: gathered into flights, spread over the work lanes when there are many bytes, waited for by ticket.
 
 use super::super::{Place, Verb};
-use super::lane::Piece;
+use super::lane::{MOST, Piece};
 use super::ops::{Held, PIECE, Pieces};
 use super::session::{Posted, Rest, Session, quiet};
 use crate::base::Status;
@@ -27,7 +27,7 @@ struct Posting<'a> {
     /// Bytes after which the next lane has its turn, and those since the last turn.
     share: usize,
     taken: usize,
-    pieces: Pieces,
+    pieces: Pieces<MOST>,
     /// Something is under way.
     begun: bool,
 }

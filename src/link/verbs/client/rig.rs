@@ -9,6 +9,7 @@ use super::memory::{Bounce, Known};
 use crate::base::config::DeviceWish;
 use crate::base::{Error, Result, Status};
 use crate::sys::channel::{Sender, channel};
+use crate::sys::process;
 use crate::sys::thread::{self, Started};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -54,6 +55,8 @@ struct State {
 /// The device of a link and its registered memory.
 pub(super) struct Rigs {
     wish: DeviceWish,
+    /// Says on stderr what was chosen and why.
+    loud: bool,
     station: Mutex<Option<Station>>,
     /// Held while something is registered.
     state: Mutex<State>,
@@ -66,9 +69,9 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Rigs {
-    pub fn new(wish: DeviceWish) -> Arc<Rigs> {
+    pub fn new(wish: DeviceWish, loud: bool) -> Arc<Rigs> {
         let (station, state, bounce) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Arc::new(Rigs { wish, station, state, known: Known::new(), bounce })
+        Arc::new(Rigs { wish, loud, station, state, known: Known::new(), bounce })
     }
 
     /// Starts the thread, which gets the descriptor table of the caller: to be called by the program's threads.
@@ -108,6 +111,9 @@ impl Rigs {
             return Ok(rig.clone());
         }
         let choice = choose(&self.wish, local, Table::Program)?;
+        if self.loud {
+            process::say(&format!("RDMA device {}", choice.reason));
+        }
         let domain = Domain::new(&choice.device)?;
         self.make_bounce(&mut state, &domain)?;
         for s in state.stretches.values_mut() {

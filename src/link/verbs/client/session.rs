@@ -274,7 +274,7 @@ mod tests {
 
     fn session() -> Session {
         let bounce = Arc::new(Bounce::new(4096).expect("memory"));
-        Session::new(8192, false, 2, Rigs::new(DeviceWish::default()), bounce)
+        Session::new(8192, false, 2, Rigs::new(DeviceWish::default(), false), bounce)
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! A server on the loopback, members, and strangers of every kind.
 #![allow(clippy::unwrap_used)]
 
+mod fuzz;
+
 use super::gate::Rate;
 use super::server::Tally;
 use super::{Client, Limits, Member, Office, Reply, Server};
