@@ -33,9 +33,14 @@ pub enum Fault {
 pub type Done = Result<(), String>;
 
 /// The wire. Dropping it does not mend it: the case's process, or the guest, ends.
-pub trait Wire {
+pub trait Wire: Sync {
     /// `LIBSMC_DEVICE` of the exporter, and of the case.
     fn devices(&self) -> [String; 2];
+
+    /// How much longer everything may take than on a machine of one's own: an emulated one is slow.
+    fn patience(&self) -> u32 {
+        1
+    }
 
     /// From now on these, and no others.
     fn faults(&self, list: &[Fault]) -> Done;
@@ -202,6 +207,10 @@ impl Rxe {
 impl Wire for Rxe {
     fn devices(&self) -> [String; 2] {
         ["rxe_a".into(), "rxe_b".into()]
+    }
+
+    fn patience(&self) -> u32 {
+        4
     }
 
     fn faults(&self, list: &[Fault]) -> Done {

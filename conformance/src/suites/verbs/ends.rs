@@ -33,6 +33,8 @@ const ERROR: u64 = u64::MAX;
 struct Watched {
     r: Rig,
     told: Arc<Mutex<Vec<(Condition, Status)>>>,
+    /// A second, as this machine counts.
+    second: Duration,
 }
 
 impl Watched {
@@ -50,7 +52,7 @@ impl Watched {
         r.loads(0, 1);
         r.store8(PAGE + 100, 7);
         r.store(5 * PAGE + 8, u64::from_le_bytes([1; 8]));
-        Watched { r, told }
+        Watched { r, told, second: f.seconds(1) }
     }
 
     fn was_told(&self, want: Condition) -> bool {
@@ -59,25 +61,21 @@ impl Watched {
 
     /// Loads of pages that are not here see the error value, each within the time of a wait; after `fail_limit` of them the
     /// region is unavailable, and says so. What was stored is named, to the byte.
-    fn becomes_unavailable(&self, wait: Duration) {
+    fn becomes_unavailable(&self) {
         let r = &self.r;
+        let limit = Duration::from_millis(r.region.options().wait_ms) + 2 * self.second;
         let start = Instant::now();
         for page in [17, 33, 49] {
             let one = Instant::now();
             r.loads(page * PAGE, ERROR);
-            assert!(one.elapsed() < wait + Duration::from_secs(2), "{}: a load took {:?}", r.tag, one.elapsed());
+            assert!(one.elapsed() < limit, "{}: a load took {:?}", r.tag, one.elapsed());
         }
-        within(5, &r.tag, "it is unavailable", || r.region.condition().0 == Condition::Unavailable);
-        within(5, &r.tag, "it is told", || self.was_told(Condition::Unavailable));
+        within(5 * self.second, &r.tag, "it is unavailable", || r.region.condition().0 == Condition::Unavailable);
+        within(5 * self.second, &r.tag, "it is told", || self.was_told(Condition::Unavailable));
         println!("unavailable after {:?}: {:?}", start.elapsed(), r.region.condition());
         let one = Instant::now();
         let s = r.region.release(0, 0);
-        assert!(
-            !s.is_ok() && one.elapsed() < wait + Duration::from_secs(2),
-            "{}: release: {s} {:?}",
-            r.tag,
-            one.elapsed()
-        );
+        assert!(!s.is_ok() && one.elapsed() < limit, "{}: release: {s} {:?}", r.tag, one.elapsed());
         let named = (PAGE as u64 + 100, PAGE as u64 + 101);
         let word = (5 * PAGE as u64 + 8, 5 * PAGE as u64 + 16);
         let all = [r.region.unreleased(9), r.region.lost(9)].concat();
@@ -100,40 +98,41 @@ fn short() -> MapOptions {
 
 /// It is given back within five seconds, whatever hangs at the device.
 fn goes_within_five_seconds(w: Watched) {
-    let (tag, start) = (w.r.tag.clone(), Instant::now());
+    let (tag, limit, start) = (w.r.tag.clone(), 5 * w.second, Instant::now());
     drop(w);
-    assert!(start.elapsed() < Duration::from_secs(5), "{tag}: giving it back took {:?}", start.elapsed());
+    assert!(start.elapsed() < limit, "{tag}: giving it back took {:?}", start.elapsed());
 }
 
 /// The ports go down: UNAVAILABLE in its time, told, stores named. They come back: so does the region, by itself, and the stores are sent.
 fn down_for_good(f: &Far) -> Stopped {
     let w = Watched::new(f, short());
     f.wire.down()?;
-    w.becomes_unavailable(Duration::from_millis(500));
+    w.becomes_unavailable();
     f.wire.up()?;
-    comes_back(&w.r);
+    comes_back(&w);
     Ok(())
 }
 
-fn comes_back(r: &Rig) {
-    within(20, &r.tag, "it comes back by itself", || r.region.condition() == (Condition::Ok, Status::OK));
-    within(20, &r.tag, "the stores are sent", || r.region.release(0, 0).is_ok());
+fn comes_back(w: &Watched) {
+    let (r, limit) = (&w.r, 20 * w.second);
+    within(limit, &r.tag, "it comes back by itself", || r.region.condition() == (Condition::Ok, Status::OK));
+    within(limit, &r.tag, "the stores are sent", || r.region.release(0, 0).is_ok());
     assert_eq!(
         (r.home.bytes(PAGE + 100, 1), r.home.word(5 * PAGE + 8)),
         (vec![7], u64::from_le_bytes([1; 8])),
         "{}",
         r.tag
     );
-    within(20, &r.tag, "error values heal", || [17, 33, 49].iter().all(|p| r.load(p * PAGE) == *p as u64 + 1));
+    within(limit, &r.tag, "error values heal", || [17, 33, 49].iter().all(|p| r.load(p * PAGE) == *p as u64 + 1));
 }
 
 /// The same where no device notices: only silence tells.
 fn cut_for_good(f: &Far) -> Stopped {
     let w = Watched::new(f, short());
     f.wire.cut()?;
-    w.becomes_unavailable(Duration::from_millis(500));
+    w.becomes_unavailable();
     f.wire.faults(&[])?;
-    comes_back(&w.r);
+    comes_back(&w);
     Ok(())
 }
 
@@ -157,7 +156,7 @@ fn second_path(f: &Far) -> Stopped {
     f.exporters[0].kill();
     let start = Instant::now();
     w.r.loads(20 * PAGE, 21);
-    assert!(start.elapsed() < Duration::from_secs(5), "{}: the change took {:?}", w.r.tag, start.elapsed());
+    assert!(start.elapsed() < f.seconds(5), "{}: the change took {:?}", w.r.tag, start.elapsed());
     w.r.release();
     assert_eq!((second.bytes(PAGE + 100, 1), second.word(5 * PAGE + 8)), (vec![7], u64::from_le_bytes([1; 8])));
     assert_eq!((w.r.region.link().stats().failovers.get(), w.r.region.lost(9)), (1, vec![]), "{}", w.r.tag);
@@ -169,7 +168,7 @@ fn second_path(f: &Far) -> Stopped {
 fn killed(f: &Far) -> Stopped {
     let w = Watched::new(f, short());
     f.exporters[0].kill();
-    w.becomes_unavailable(Duration::from_millis(500));
+    w.becomes_unavailable();
     let s = w.r.region.condition().1;
     assert!([Status::PEER_DEAD, Status::LINK_DOWN].contains(&s), "{}: the reason is {s}", w.r.tag);
     goes_within_five_seconds(w);
@@ -191,14 +190,14 @@ fn killed_under_way(f: &Far) -> Stopped {
                     assert!(got == page as u64 + 1 || got == ERROR, "{}: page {page} holds {got:#x}", r.tag);
                     r.store(page * PAGE + 16, 3);
                     let _ = r.region.release(0, 0);
-                    assert!(start.elapsed() < Duration::from_secs(6), "{}: it took {:?}", r.tag, start.elapsed());
+                    assert!(start.elapsed() < f.seconds(6), "{}: it took {:?}", r.tag, start.elapsed());
                 }
             });
         }
         std::thread::sleep(Duration::from_millis(250));
         f.exporters[0].kill();
     });
-    within(5, &w.r.tag, "it fails", || w.r.region.condition().0 != Condition::Ok);
+    within(5 * w.second, &w.r.tag, "it fails", || w.r.region.condition().0 != Condition::Ok);
     goes_within_five_seconds(w);
     Ok(())
 }
@@ -207,9 +206,9 @@ fn killed_under_way(f: &Far) -> Stopped {
 fn device_goes(f: &Far) -> Stopped {
     let w = Watched::new(f, short());
     f.wire.remove()?;
-    w.becomes_unavailable(Duration::from_millis(500));
+    w.becomes_unavailable();
     f.wire.restore()?;
-    comes_back(&w.r);
+    comes_back(&w);
     goes_within_five_seconds(w);
     Ok(())
 }
@@ -218,7 +217,7 @@ fn device_goes(f: &Far) -> Stopped {
 fn key_dies(f: &Far) -> Stopped {
     let w = Watched::new(f, short());
     f.wire.revoke_keys()?;
-    w.becomes_unavailable(Duration::from_millis(500));
+    w.becomes_unavailable();
     goes_within_five_seconds(w);
     Ok(())
 }

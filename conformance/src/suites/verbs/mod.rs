@@ -51,6 +51,11 @@ pub fn far(ctx: &mut Ctx, exporters: usize, body: fn(&Far) -> Stopped) -> Verdic
 }
 
 impl Far<'_> {
+    /// So many seconds, as this machine counts them.
+    pub fn seconds(&self, n: u64) -> Duration {
+        Duration::from_secs(n) * self.wire.patience()
+    }
+
     /// A link to the first exporter.
     pub fn link(&self, port: u16) -> Arc<dyn Link> {
         net::connect(port)
@@ -72,11 +77,11 @@ impl Far<'_> {
     }
 }
 
-/// Waits until `f` holds; never longer than `seconds`.
-pub fn within(seconds: u64, tag: &str, what: &str, f: impl Fn() -> bool) {
+/// Waits until `f` holds; never longer than `limit`.
+pub fn within(limit: Duration, tag: &str, what: &str, f: impl Fn() -> bool) {
     let start = Instant::now();
     while !f() {
-        assert!(start.elapsed() < Duration::from_secs(seconds), "{tag}: {what}: not within {seconds} s");
+        assert!(start.elapsed() < limit, "{tag}: {what}: not within {limit:?}");
         std::thread::sleep(Duration::from_millis(2));
     }
     println!("{what} after {:?}", start.elapsed());

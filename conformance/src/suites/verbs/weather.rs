@@ -51,7 +51,13 @@ fn storm(f: &Far, r: &Rig, model: &mut [u8], rounds: u64, stream: u64) {
 fn fair(f: &Far) -> Stopped {
     for p in POLICIES {
         let r = f.rig(f.home(PAGES), policy(p));
-        storm(f, &r, &mut vec![0; PAGES * PAGE], f.ctx.scale(10, 30, 300), p as u64);
+        storm(
+            f,
+            &r,
+            &mut vec![0; PAGES * PAGE],
+            f.ctx.scale(if f.wire.patience() > 1 { 3 } else { 10 }, 30, 300),
+            p as u64,
+        );
         assert_eq!(r.region.stats().fetch_errors.get() + r.region.stats().write_errors.get(), 0, "{}", r.tag);
         assert_eq!(r.region.condition(), (Condition::Ok, Status::OK), "{}", r.tag);
     }
@@ -90,7 +96,7 @@ fn loss(f: &Far) -> Stopped {
 }
 
 /// Two threads store and release for as long as `weather` runs; their last values are at the home afterwards.
-fn stores_go_on(r: &Rig, weather: impl FnOnce() -> Stopped) -> Stopped {
+fn stores_go_on(f: &Far, r: &Rig, weather: impl FnOnce() -> Stopped) -> Stopped {
     let (stop, last, began) = (&AtomicBool::new(false), &[AtomicU64::new(0), AtomicU64::new(0)], Instant::now());
     let end = std::thread::scope(|s| {
         for (t, last) in last.iter().enumerate() {
@@ -115,21 +121,21 @@ fn stores_go_on(r: &Rig, weather: impl FnOnce() -> Stopped) -> Stopped {
         end
     });
     println!("threads end after {:?}", began.elapsed());
-    within(20, &r.tag, "a release goes through", || r.region.release(0, 0).is_ok());
+    within(f.seconds(20), &r.tag, "a release goes through", || r.region.release(0, 0).is_ok());
     for (t, last) in last.iter().enumerate() {
         let n = last.load(SeqCst);
         assert!(n > 1, "{}: thread {t} stored {n} times", r.tag);
         (0..PAGES / 2).for_each(|i| r.home_is((2 * i + t) * PAGE + 8 * t, n));
     }
     assert_eq!((r.region.lost(9), r.region.unreleased(9)), (vec![], vec![]), "{}", r.tag);
-    within(20, &r.tag, "the region is well", || r.region.condition() == (Condition::Ok, Status::OK));
+    within(f.seconds(20), &r.tag, "the region is well", || r.region.condition() == (Condition::Ok, Status::OK));
     end
 }
 
 /// The ports are down for three seconds, less than what a wait may take: the program goes on, and no byte is lost.
 fn three_seconds(f: &Far) -> Stopped {
     let r = f.rig(f.home(PAGES), MapOptions { wait_ms: 20_000, age_ms: 5, ..policy(Policy::Byte) });
-    stores_go_on(&r, || {
+    stores_go_on(f, &r, || {
         f.wire.down()?;
         std::thread::sleep(Duration::from_secs(3));
         f.wire.up()
@@ -139,7 +145,7 @@ fn three_seconds(f: &Far) -> Stopped {
 /// A gap that the device rides out by repeating: nothing fails, and nothing is told.
 fn short_gap(f: &Far) -> Stopped {
     let r = f.rig(f.home(PAGES), MapOptions { wait_ms: 20_000, ..policy(Policy::Byte) });
-    stores_go_on(&r, || {
+    stores_go_on(f, &r, || {
         f.wire.cut()?;
         std::thread::sleep(Duration::from_millis(150));
         f.wire.faults(&[])
@@ -151,7 +157,7 @@ fn short_gap(f: &Far) -> Stopped {
 /// Again and again, with loads of pages that are not here too.
 fn many_gaps(f: &Far) -> Stopped {
     let r = f.rig(f.home(PAGES), MapOptions { wait_ms: 20_000, age_ms: 5, ..policy(Policy::Line) });
-    stores_go_on(&r, || {
+    stores_go_on(f, &r, || {
         for round in 0..f.ctx.scale(3, 5, 50) {
             f.wire.down()?;
             std::thread::sleep(Duration::from_millis(300 * (round % 3)));
