@@ -153,7 +153,7 @@ fn doctor_agrees_with_the_engine() {
         );
     }
     assert_eq!(verdict(&report, "GPU"), "unknown");
-    assert!(["ok", "warn"].contains(&verdict(&report, "RDMA")));
+    assert!(verdict(&report, "RDMA") == "ok" || verdict(&report, "RDMA") == "warn");
     let shown = text(&run(&["doctor"]).stdout);
     assert!(shown.starts_with("ok      fault back end"), "{shown}");
 }
