@@ -45,7 +45,8 @@ use watch::Watch;
 ///
 /// With --audit every grant, refusal, revocation and end is recorded, of clients of this host and of others: one JSON object a line
 /// with time, event (grant, refusal, revocation, end), client (the name in his key), id, address, pid, uid, region, access, device, why and
-/// untold, and the same in words on stderr. When somebody is refused too often, untold says how many refusals were left out before a line.
+/// untold, and the same in words on stderr. A grant is told when a region is opened, and again, with the device, when its memory is registered for
+/// a client of another host. When somebody is refused too often, untold says how many refusals were left out before a line.
 #[derive(clap::Args)]
 #[command(after_help = format!("{}
 
