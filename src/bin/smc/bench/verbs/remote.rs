@@ -9,6 +9,7 @@ use smc_engine::link::mgmt::key::Key;
 use std::fs::DirBuilder;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -71,6 +72,9 @@ pub fn start(len: usize) -> Result<Home> {
     let exe = std::env::current_exe().map_err(|e| cannot(attempt, e))?;
     let mut c = Command::new(exe);
     c.args(["serve", "--name", NAME, "--size", &len.to_string(), "--listen", "127.0.0.1:0", "--json"]);
+    // Should the bench be killed, its exporter ends too.
+    // SAFETY: one system call between fork and exec.
+    unsafe { c.pre_exec(|| Ok(_ = libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM))) };
     let child = c.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(|e| cannot(attempt, e))?;
     let mut child = Exporting(child);
     let port = port(&mut child.0);
