@@ -73,8 +73,13 @@ pub fn start(len: usize) -> Result<Home> {
     let mut c = Command::new(exe);
     c.args(["serve", "--name", NAME, "--size", &len.to_string(), "--listen", "127.0.0.1:0", "--json"]);
     // Should the bench be killed, its exporter ends too.
+    let follow = || {
+        // SAFETY: numbers only.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) };
+        Ok(())
+    };
     // SAFETY: one system call between fork and exec.
-    unsafe { c.pre_exec(|| Ok(_ = libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM))) };
+    unsafe { c.pre_exec(follow) };
     let child = c.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(|e| cannot(attempt, e))?;
     let mut child = Exporting(child);
     let port = port(&mut child.0);
