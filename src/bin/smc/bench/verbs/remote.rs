@@ -9,11 +9,9 @@ use smc_engine::link::mgmt::key::Key;
 use std::fs::DirBuilder;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-
-/// Name of the region.
-const NAME: &str = "bench";
 
 /// A key of this run's own, which this process and its children find in LIBSMC_KEY; its file goes with it.
 pub struct Fresh(PathBuf);
@@ -70,11 +68,21 @@ pub fn start(len: usize) -> Result<Home> {
     let attempt = "start an exporter for the bench";
     let exe = std::env::current_exe().map_err(|e| cannot(attempt, e))?;
     let mut c = Command::new(exe);
-    c.args(["serve", "--name", NAME, "--size", &len.to_string(), "--listen", "127.0.0.1:0", "--json"]);
+    // Two benches may run at a time, and names are the whole host's.
+    let name = format!("bench-verbs-{}", std::process::id());
+    c.args(["serve", "--name", &name, "--size", &len.to_string(), "--listen", "127.0.0.1:0", "--json"]);
+    // Should the bench be killed, its exporter ends too.
+    let follow = || {
+        // SAFETY: numbers only.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) };
+        Ok(())
+    };
+    // SAFETY: one system call between fork and exec.
+    unsafe { c.pre_exec(follow) };
     let child = c.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(|e| cannot(attempt, e))?;
     let mut child = Exporting(child);
     let port = port(&mut child.0);
     let port = port.ok_or_else(|| Error::new(Status::SYSTEM, attempt, "it does not say where it listens"))?;
     let link = smc_engine::link::connect(Some(("127.0.0.1", port)), &Config::parse(variable))?;
-    Ok(Home::elsewhere(link, NAME, child))
+    Ok(Home::elsewhere(link, &name, child))
 }

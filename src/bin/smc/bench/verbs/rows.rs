@@ -177,6 +177,7 @@ pub fn first_touch(plan: &Plan, report: &mut Report, home: &Home, peer: &Peer, o
 pub fn register_once(plan: &Plan, report: &mut Report, peer: &Peer, on: On) -> Result<()> {
     const BIG: usize = 100_000_000 / PAGE * PAGE;
     let (uses, every) = if plan.quick { (100, 10) } else { (1000, 20) };
+    let all = uses;
     // The other side's memory is smaller: a use is as many WRITEs as make up the whole.
     let send = |lkey: u32, at: *mut u8| -> Result<()> {
         for off in (0..BIG).step_by(LEN) {
@@ -185,6 +186,7 @@ pub fn register_once(plan: &Plan, report: &mut Report, peer: &Peer, on: On) -> R
         peer.lane.wait(0)
     };
     for (huge, suffix) in [(false, ""), (true, ".huge")] {
+        let uses = if huge { all / 5 } else { all };
         let (memory, fresh) = (peer.lane.unregistered(BIG, huge)?, peer.lane.unregistered(BIG, huge)?);
         let (mut once, mut each, mut cost) = (Vec::new(), Vec::new(), Vec::new());
         let start = std::time::Instant::now();
