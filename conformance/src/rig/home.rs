@@ -178,7 +178,7 @@ impl Home {
     /// A home in another process of this host, looked at and changed by an embedded link of its own.
     pub fn seen(link: Arc<dyn Link>, region: String, len: usize) -> Home {
         let own: Arc<dyn Link> = Arc::new(EmbeddedLink::connect_local());
-        let opened = own.open(&region, Access::ReadWrite, Deadline::in_ms(5000)).expect("the child's export");
+        let opened = own.open(&region, Access::ReadWrite, Deadline::in_ms(20_000)).expect("the child's export");
         let keep = Keep::Elsewhere { look: Some((own, opened.key)) };
         Home { _keep: Arc::new(keep), ..Home::unseen(link, region, len) }
     }

@@ -128,7 +128,7 @@ pub fn open(backend: Backend, home: &Home, opts: MapOptions) -> Arc<Region> {
     let mut opts = opts;
     opts.wait_ms = if opts.wait_ms == 0 { 5000 } else { opts.wait_ms };
     opts.resident_limit = if opts.resident_limit == 0 { 1 << 30 } else { opts.resident_limit };
-    let opened = home.link.open(&home.region, opts.access, Deadline::in_ms(5000)).expect("open");
+    let opened = home.link.open(&home.region, opts.access, Deadline::in_ms(20_000)).expect("open");
     Region::new(Parts { link: home.link.clone(), opened, opts, backend }).expect("a region")
 }
 

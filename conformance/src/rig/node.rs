@@ -227,10 +227,13 @@ impl Child {
         word(&self.mail, PORT).store(port.into(), SeqCst);
     }
 
-    /// Ends the process at once, as a crash does.
+    /// Ends the process at once, as a crash does; it has ended when this returns.
     pub fn kill(&self) {
         // SAFETY: our own child, not reaped before this is dropped.
         unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+        // SAFETY: as above; the child stays to be reaped; info is a valid out buffer.
+        unsafe { libc::waitid(libc::P_PID, self.pid as u32, info.as_mut_ptr(), libc::WEXITED | libc::WNOWAIT) };
     }
 
     /// Lets the child do it.

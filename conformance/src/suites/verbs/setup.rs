@@ -19,7 +19,7 @@ pub const CASES: &[Case] = &[
 ];
 
 fn soon() -> Deadline {
-    Deadline::in_ms(10_000)
+    Deadline::in_ms(20_000)
 }
 
 /// Each operation of the link does what it says and is counted once, with its bytes.
@@ -113,7 +113,7 @@ fn small_limit(f: &Far) -> Stopped {
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const l) }, 0);
     };
     limit(16 << 10);
-    match f.link(f.exporters[0].port()).open(&home.region, Access::ReadWrite, Deadline::in_ms(3000)) {
+    match f.link(f.exporters[0].port()).open(&home.region, Access::ReadWrite, soon()) {
         Ok(_) => println!("16 KiB are enough"),
         Err(e) => assert!(e.to_string().contains("MEMLOCK"), "the limit is not named: {e}"),
     }

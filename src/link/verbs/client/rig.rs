@@ -116,7 +116,8 @@ impl Rigs {
         }
         let domain = Domain::new(&choice.device)?;
         self.make_bounce(&mut state, &domain)?;
-        for s in state.stretches.values_mut() {
+        // Not the bounce buffer that was made just now: twice it may be more than may be pinned.
+        for s in state.stretches.values_mut().filter(|s| s.registered.is_none()) {
             // What cannot be registered (now) goes through the bounce buffer.
             s.register(&domain, &self.known);
         }
