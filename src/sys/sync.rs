@@ -116,7 +116,7 @@ impl Lock {
 
     /// Takes the lock if nobody has it. Async-signal-safe.
     pub fn try_lock<'a>(&'a self, _signals: &'a SignalsBlocked) -> Option<LockGuard<'a>> {
-        self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok().then_some(LockGuard(self))
+        self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok().then(|| LockGuard(self))
     }
 
     /// Takes the lock unless it stays held until `deadline`: for locks whose holders wait for a far side.
