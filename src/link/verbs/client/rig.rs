@@ -11,7 +11,7 @@ use crate::base::{Error, Result, Status};
 use crate::sys::channel::{Sender, channel};
 use crate::sys::process;
 use crate::sys::thread::{self, Started};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -48,7 +48,7 @@ struct Stretch {
 #[derive(Default)]
 struct State {
     rig: Option<Arc<Rig>>,
-    stretches: HashMap<u64, Stretch>,
+    stretches: BTreeMap<u64, Stretch>,
     last: u64,
 }
 
