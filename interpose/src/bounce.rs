@@ -96,8 +96,9 @@ impl Room {
         }
         let n = h.pieces;
         h.pieces += 1;
+        let place = self.0.ptr().wrapping_add(size_of::<Head>()).cast::<Piece>().wrapping_add(n);
         // SAFETY: `new` has made room for `most` pieces behind the head.
-        unsafe { self.0.ptr().add(size_of::<Head>()).cast::<Piece>().add(n).write(Piece { user, own, before, len }) };
+        unsafe { place.write(Piece { user, own, before, len }) };
         Some(())
     }
 
@@ -127,7 +128,7 @@ impl Room {
             let [base, len] = copied::<[usize; 2]>(at.wrapping_add(i * size_of::<iovec>()))?;
             let entry = [self.place(base, len, how)?, len];
             // SAFETY: one of the `n` entries that `take` has made room for.
-            unsafe { (own as *mut [usize; 2]).add(i).write(entry) };
+            unsafe { (own as *mut [usize; 2]).wrapping_add(i).write(entry) };
         }
         Some(own)
     }
@@ -154,7 +155,7 @@ impl Room {
             let mut m = copied::<mmsghdr>(at.wrapping_add(i * size_of::<mmsghdr>()))?;
             self.rewrite(&mut m.msg_hdr, Use::Target)?;
             // SAFETY: one of the `n` entries that `take` has made room for.
-            unsafe { (own as *mut mmsghdr).add(i).write(m) };
+            unsafe { (own as *mut mmsghdr).wrapping_add(i).write(m) };
         }
         self.keep(at, own, n * size_of::<mmsghdr>(), Use::Target)?;
         Some(own)

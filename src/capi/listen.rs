@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub struct smc_listen_attr {
     /// sizeof(smc_listen_attr).
     pub struct_size: usize,
-    /// Address of this host and port, in numbers: "10.0.0.7:7471", "0.0.0.0:7471", "[::]:7471". With port 0 any free one.
+    /// Address of this host and port, in numbers: "10.0.0.7:7471", "0.0.0.0:7471", or of IPv6 in brackets. With port 0 any free one.
     pub address: *const c_char,
     /// File with the keys of the clients, one in each line, or a folder of such files; `smc keygen` makes them. It must belong to this process's
     /// user or root, and nobody else may have a right to it (mode 0600).

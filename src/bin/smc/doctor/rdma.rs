@@ -13,7 +13,11 @@ pub fn row(config: &Config) -> Row {
         Ok(choice) => {
             let caps = choice.device.caps();
             let can = |what, yes| format!("{}{what}", if yes { "" } else { "no " });
-            let all = [can("atomics", caps.atomics), can("relaxed ordering", caps.relaxed), can("on-demand paging", caps.on_demand)];
+            let all = [
+                can("atomics", caps.atomics),
+                can("relaxed ordering", caps.relaxed),
+                can("on-demand paging", caps.on_demand),
+            ];
             Row::new(NAME, Verdict::Ok, format!("{}; {}", choice.reason, all.join(", ")), MEANING)
         }
         Err(e) => {

@@ -5,7 +5,7 @@
 //!
 //! A thread of its own ("smc-net") and not the one that serves this host: what strangers make it do delays nobody
 //! here. It has no sockets of this host's clients and no memory files in its descriptor table. What it has registered of the
-//! exports' memory it lets go when the service thread orders it ([`orders`](super::orders)).
+//! exports' memory it lets go when the service thread orders it (`orders`).
 //!
 //! [`ExportOptions::reach`]: super::ExportOptions::reach
 
