@@ -558,7 +558,7 @@ typedef struct smc_config {
     uint32_t fault;
     // enum smc_log (LIBSMC_LOG).
     uint32_t log;
-    // Longest wait for the home in milliseconds, 1 to 3600000 (LIBSMC_WAIT).
+    // Longest wait for the next answer of the home in milliseconds, 1 to 3600000 (LIBSMC_WAIT).
     uint64_t wait_ms;
     // Bytes of local memory one region may keep, at least 65536 (LIBSMC_RESIDENT); larger regions are paged.
     uint64_t resident_limit;
@@ -682,7 +682,7 @@ typedef struct smc_map_attr {
     uint64_t age_ms;
     // Drop clean pages older than this, in milliseconds, so that a program that only loads makes progress; 0: off.
     uint64_t acquire_ms;
-    // Longest wait for the home in milliseconds, up to 3600000; 0: the context's setting.
+    // Longest wait for the next answer of the home in milliseconds, up to 3600000; 0: the context's setting.
     uint64_t wait_ms;
     // Longest read-ahead window in pages, 1 to 256; 0: 256.
     uint32_t window;

@@ -57,7 +57,7 @@ pub const VARS: &[Var] = &[
     Var {
         name: "LIBSMC_WAIT",
         default: "5000",
-        meaning: "milliseconds a load or a barrier may wait for the home before it fails; 1..3600000",
+        meaning: "milliseconds a load or a barrier may wait for the next answer of the home before it fails; 1..3600000",
     },
     Var {
         name: "LIBSMC_RESIDENT",

@@ -214,7 +214,7 @@ pub struct smc_config {
     pub fault: u32,
     /// enum smc_log (LIBSMC_LOG).
     pub log: u32,
-    /// Longest wait for the home in milliseconds, 1 to 3600000 (LIBSMC_WAIT).
+    /// Longest wait for the next answer of the home in milliseconds, 1 to 3600000 (LIBSMC_WAIT).
     pub wait_ms: u64,
     /// Bytes of local memory one region may keep, at least 65536 (LIBSMC_RESIDENT); larger regions are paged.
     pub resident_limit: u64,
@@ -304,7 +304,7 @@ pub struct smc_map_attr {
     pub age_ms: u64,
     /// Drop clean pages older than this, in milliseconds, so that a program that only loads makes progress; 0: off.
     pub acquire_ms: u64,
-    /// Longest wait for the home in milliseconds, up to 3600000; 0: the context's setting.
+    /// Longest wait for the next answer of the home in milliseconds, up to 3600000; 0: the context's setting.
     pub wait_ms: u64,
     /// Longest read-ahead window in pages, 1 to 256; 0: 256.
     pub window: u32,

@@ -109,11 +109,12 @@ impl Region {
 
     fn drop_range(&self, range: PageRange, dirty: Dirty) -> Status {
         self.clear_markers();
-        let deadline = self.deadline();
         let mut worst = Status::OK;
         let mut at = range.start;
         while let Some((start, end)) = self.pages.next_populated(at, range.end) {
-            let (next, s) = self.drop_step(PageRange { start, end: end.min(start + STEP) }, dirty, deadline);
+            // A deadline for each step: it is for the next thing to happen.
+            let step = PageRange { start, end: end.min(start + STEP) };
+            let (next, s) = self.drop_step(step, dirty, self.deadline());
             worst = if worst.is_ok() { s } else { worst };
             if s == Status::TIMED_OUT {
                 return s;

@@ -57,17 +57,16 @@ impl Region {
     }
 
     /// Calls `f(offset, bytes done, bytes, deadline)` for each part of `[off, off + len)` inside one page, until one
-    /// fails.
+    /// fails. Each has its own deadline.
     fn each_piece(&self, off: u64, len: usize, mut f: impl FnMut(HomeOff, usize, usize, Deadline) -> Status) -> Status {
         if off.checked_add(len as u64).is_none_or(|end| end > self.len()) {
             return Status::OUT_OF_RANGE;
         }
-        let deadline = self.deadline();
         let mut done = 0;
         while done < len {
             let at = HomeOff(off).plus(done);
             let n = (PAGE - (at.0 % PAGE as u64) as usize).min(len - done);
-            let s = f(at, done, n, deadline);
+            let s = f(at, done, n, self.deadline());
             if !s.is_ok() {
                 return s;
             }

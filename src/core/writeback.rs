@@ -89,7 +89,8 @@ impl Region {
     pub(super) fn push_and_fence(&self, range: PageRange, out: &mut Outbox, deadline: Deadline) -> Status {
         loop {
             let failed = self.keeper.failed();
-            let (_, status) = self.push(range, out, deadline);
+            let (sent, status) = self.push(range, out, deadline);
+            let deadline = if sent > 0 { self.deadline() } else { deadline };
             // What the keeper took out of the books is also a store before this call; should it fail, it is ours again.
             self.keeper.pushes.wait();
             if !status.is_ok() {
@@ -194,9 +195,10 @@ impl Region {
         self.keeper.note_failed();
     }
 
-    /// Sends the dirty pages of `range`; answers how many messages went out and the first failure.
+    /// Sends the dirty pages of `range`; answers how many messages went out and the first failure. The deadline is for the next
+    /// thing to happen: a long release over a slow path is no outage.
     pub(super) fn push(&self, range: PageRange, out: &mut Outbox, deadline: Deadline) -> (usize, Status) {
-        let (mut at, mut sent) = (range.start, 0);
+        let (mut at, mut sent, mut deadline) = (range.start, 0, deadline);
         while let Some(first) = self.pages.dirty.next_set(at, range.end) {
             let signals = SignalsBlocked::new();
             let (next, posted) = self.post_window(PageRange { start: first, end: range.end }, out, deadline);
@@ -208,7 +210,7 @@ impl Region {
             if !status.is_ok() {
                 return (sent, status);
             }
-            at = next;
+            (at, deadline) = (next, self.deadline());
         }
         (sent, Status::OK)
     }
@@ -333,7 +335,7 @@ impl Region {
 
     /// Waits for the posted pieces in order and unlocks their pages; what failed is dirty again.
     fn deliver(&self, out: &mut Outbox, deadline: Deadline) -> Status {
-        let (mut op, mut page, mut worst) = (0, 0, Status::OK);
+        let (mut op, mut page, mut worst, mut deadline) = (0, 0, Status::OK, deadline);
         for p in &mut out.pieces {
             let ops = out.ops.list.get(op..p.ops).unwrap_or(&[]);
             let held = out.held.get(page..p.held).unwrap_or(&[]);
@@ -343,6 +345,9 @@ impl Region {
                 Ok(None) => Status::OK,
                 Err(s) => s,
             };
+            if status.is_ok() {
+                deadline = self.deadline();
+            }
             drop(p.buffer.take());
             if !ops.is_empty() {
                 self.settle(ops, held, status, p.home);

@@ -4,6 +4,7 @@ use crate::cases;
 use crate::rig::{Bench, Home, POLICIES, Rig, policy};
 use smc_engine::base::PAGE;
 use smc_engine::core::options::{MapOptions, Policy, Through};
+use smc_engine::link::faulty::Plan;
 use std::time::{Duration, Instant};
 
 cases!(CASES, "paging",
@@ -15,6 +16,7 @@ cases!(CASES, "paging",
     nothing_by_itself: Normal, 60;
     bounded_write_through: Quick, 60;
     stale_reader_progresses: Quick, 60;
+    a_slow_home_is_not_a_dead_one: Quick, 60;
 );
 
 fn within_limit(r: &Rig) {
@@ -171,4 +173,25 @@ fn stale_reader_progresses(b: &Bench) {
     still.home.set(PAGE, 1);
     std::thread::sleep(Duration::from_millis(300));
     still.loads(PAGE, 0);
+}
+
+/// The longest wait is for the next thing to happen: a release, an acquire and a read that take five times as long, and
+/// go on all the time, come to their end.
+fn a_slow_home_is_not_a_dead_one(b: &Bench) {
+    let plan = Plan::parse("wire,latency_ns=1000,gap_ns=1000000").expect("a plan");
+    let home = Home::loopback(1024 * PAGE, 0).behind("slow", plan);
+    let r = b.rig(home, MapOptions { wait_ms: 400, window: 16, ..policy(Policy::Byte) });
+    for i in 0..1024 {
+        r.store(i * PAGE + 64, i as u64 + 1);
+    }
+    let start = Instant::now();
+    r.release();
+    assert!(start.elapsed() > Duration::from_millis(900), "{}: the home was not slow", r.tag);
+    (0..1024).for_each(|i| r.home_is(i * PAGE + 64, i as u64 + 1));
+    (0..1024).for_each(|i| r.store(i * PAGE, 7));
+    r.acquire();
+    let start = Instant::now();
+    assert_eq!(r.pread(0, 1024 * PAGE)[1023 * PAGE], 7, "{}", r.tag);
+    assert!(start.elapsed() < Duration::from_secs(50), "{}", r.tag);
+    r.release();
 }
