@@ -118,5 +118,9 @@ counters! {
         errors,
         /// changes to the other path
         failovers,
+        /// work requests handed to the device
+        requests,
+        /// lists of work requests handed to it at once
+        doorbells,
     }
 }

@@ -5,7 +5,7 @@ use crate::rig::policy;
 use crate::runner::{Case, Cost};
 use smc_engine::base::{HomeOff, PAGE, Status};
 use smc_engine::core::options::Policy;
-use smc_engine::link::{Access, AtomicOp};
+use smc_engine::link::{Access, AtomicOp, WriteOp};
 use smc_engine::sys::clock::Deadline;
 
 /// The suite.
@@ -47,6 +47,15 @@ fn counts(f: &Far) -> Stopped {
     assert_eq!(atomic(AtomicOp::CompareSwap { expected: 8, new: 1 }), 8);
     assert_eq!(atomic(AtomicOp::CompareSwap { expected: 8, new: 2 }), 1);
     assert_eq!((home.word(10 * PAGE), link.stats().atomics.get() - before), (1, 5));
+    let before = (link.stats().requests.get(), link.stats().doorbells.get());
+    let ops: Vec<WriteOp> = (0..20).map(|i| WriteOp { src: data.as_ptr(), len: 8, off: HomeOff(i * 64) }).collect();
+    // SAFETY: the array outlives the wait.
+    let ticket = unsafe { link.post(key, &ops) }.expect("a ticket");
+    assert_eq!((link.wait(key, ticket, soon()), link.fence(key, soon())), (Status::OK, Status::OK));
+    let now = (link.stats().requests.get(), link.stats().doorbells.get());
+    // The beat of the region's thread may come in between.
+    let (requests, doorbells) = (now.0 - before.0, now.1 - before.1);
+    assert!((21..=22).contains(&requests) && (2..=3).contains(&doorbells), "{requests} requests, {doorbells} doorbells");
     assert_eq!(link.stats().errors.get(), 0);
     link.close(key);
     Ok(())

@@ -65,7 +65,6 @@ pub struct VerbsLink {
     table: Arc<Table>,
     rigs: Arc<Rigs>,
     threads: Mutex<Vec<Attending>>,
-    stats: LinkStats,
 }
 
 /// A region's thread, and whether it is at its end.
@@ -103,7 +102,6 @@ impl VerbsLink {
             table: Table::new(),
             rigs: Rigs::new(device, log >= LogLevel::Info),
             threads: Mutex::default(),
-            stats: LinkStats::new(),
         }
     }
 
@@ -152,8 +150,8 @@ impl VerbsLink {
     ) -> Result<R, Status> {
         let r = self.table.enter(key).and_then(|s| op(&s));
         match r {
-            Ok(_) => ok(&self.stats),
-            Err(_) => self.stats.errors.hit(),
+            Ok(_) => ok(self.stats()),
+            Err(_) => self.stats().errors.hit(),
         }
         r
     }
@@ -308,7 +306,7 @@ impl Link for VerbsLink {
     }
 
     fn stats(&self) -> &LinkStats {
-        &self.stats
+        &self.rigs.stats
     }
 }
 

@@ -7,6 +7,7 @@
 use super::super::{Choice, Domain, Registered, Rights, Table, choose};
 use super::memory::{Bounce, Known};
 use crate::base::config::DeviceWish;
+use crate::base::stats::LinkStats;
 use crate::base::{Error, Result, Status};
 use crate::sys::channel::{Sender, channel};
 use crate::sys::process;
@@ -52,8 +53,9 @@ struct State {
     last: u64,
 }
 
-/// The device of a link and its registered memory.
+/// What all regions of a link share: the device, its registered memory, the counters.
 pub(super) struct Rigs {
+    pub stats: LinkStats,
     wish: DeviceWish,
     /// Says on stderr what was chosen and why.
     loud: bool,
@@ -71,7 +73,7 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Rigs {
     pub fn new(wish: DeviceWish, loud: bool) -> Arc<Rigs> {
         let (station, state, bounce) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Arc::new(Rigs { wish, loud, station, state, known: Known::new(), bounce })
+        Arc::new(Rigs { stats: LinkStats::new(), wish, loud, station, state, known: Known::new(), bounce })
     }
 
     /// Starts the thread, which gets the descriptor table of the caller: to be called by the program's threads.

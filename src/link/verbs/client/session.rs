@@ -169,6 +169,8 @@ impl Session {
             // SAFETY: passed on from the caller.
             match unsafe { l.start(signals, pieces, trip) } {
                 Ok(flight) => {
+                    self.rigs.stats.doorbells.hit();
+                    self.rigs.stats.requests.add(pieces.len() as u64);
                     if l.is_broken() {
                         self.alarm();
                     }
