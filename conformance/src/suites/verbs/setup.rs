@@ -55,7 +55,10 @@ fn counts(f: &Far) -> Stopped {
     let now = (link.stats().requests.get(), link.stats().doorbells.get());
     // The beat of the region's thread may come in between.
     let (requests, doorbells) = (now.0 - before.0, now.1 - before.1);
-    assert!((21..=22).contains(&requests) && (2..=3).contains(&doorbells), "{requests} requests, {doorbells} doorbells");
+    assert!(
+        (21..=22).contains(&requests) && (2..=3).contains(&doorbells),
+        "{requests} requests, {doorbells} doorbells"
+    );
     assert_eq!(link.stats().errors.get(), 0);
     link.close(key);
     Ok(())

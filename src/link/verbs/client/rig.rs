@@ -13,6 +13,7 @@ use crate::sys::channel::{Sender, channel};
 use crate::sys::process;
 use crate::sys::thread::{self, Started};
 use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -31,11 +32,22 @@ struct Station {
     thread: Started,
 }
 
-/// One opening of the device.
-#[derive(Debug)]
+/// One opening of the device. Whoever drops it last, it is closed by the station: it has descriptors in the program's table, and in
+/// the table of another thread their numbers are somebody else's.
 pub(super) struct Rig {
-    pub choice: Choice,
-    pub domain: Arc<Domain>,
+    pub choice: ManuallyDrop<Choice>,
+    pub domain: ManuallyDrop<Arc<Domain>>,
+    jobs: Sender<Job>,
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        // SAFETY: nobody looks at it after this.
+        let choice = unsafe { ManuallyDrop::take(&mut self.choice) };
+        // SAFETY: as above.
+        let domain = unsafe { ManuallyDrop::take(&mut self.domain) };
+        let _ = self.jobs.send(Box::new(move || drop((domain, choice))));
+    }
 }
 
 /// A stretch that users want registered.
@@ -123,7 +135,10 @@ impl Rigs {
             // What cannot be registered (now) goes through the bounce buffer.
             s.register(&domain, &self.known);
         }
-        let rig = Arc::new(Rig { choice, domain });
+        let gone = || Error::new(Status::INTERNAL, "use RDMA", "the thread of the device has ended");
+        let jobs = lock(&self.station).as_ref().ok_or_else(gone)?.jobs.clone();
+        let (choice, domain) = (ManuallyDrop::new(choice), ManuallyDrop::new(domain));
+        let rig = Arc::new(Rig { choice, domain, jobs });
         state.rig = Some(rig.clone());
         Ok(rig)
     }
