@@ -23,6 +23,8 @@ use std::sync::atomic::Ordering::SeqCst;
 
 /// Pages locked at a time: bounds how long signals stay blocked (4 MiB at 100 Gb/s: 0.34 ms).
 const WINDOW_PAGES: usize = 1024;
+/// Most pieces of a window: a link has room for a few times as many ([`Link::post`](crate::link::Link::post)).
+const WINDOW_PIECES: usize = 16;
 /// Pages of the first piece of a window: small, so that the wire starts early.
 const FIRST_PIECE: usize = 64;
 /// Pages of the others.
@@ -206,7 +208,10 @@ impl Region {
             drop(signals);
             sent += out.ops.list.len();
             let status = posted.and(delivered);
-            let status = if status.is_ok() && self.unfenced.is_full() { self.fence(deadline) } else { status };
+            let full = status.is_ok() && self.unfenced.is_full();
+            // BUSY: the home was attached anew; what it does not have is dirty again, which the caller finds.
+            let status = if full { Some(self.fence(deadline)).filter(|s| *s != Status::BUSY) } else { Some(status) };
+            let status = status.unwrap_or(Status::OK);
             if !status.is_ok() {
                 return (sent, status);
             }
@@ -220,7 +225,7 @@ impl Region {
     fn post_window(&self, range: PageRange, out: &mut Outbox, deadline: Deadline) -> (usize, Status) {
         out.clear();
         let (mut at, mut piece) = (range.start, FIRST_PIECE);
-        while at < range.end && out.held.len() < WINDOW_PAGES {
+        while at < range.end && out.held.len() < WINDOW_PAGES && out.pieces.len() < WINDOW_PIECES {
             let held = out.held.len();
             let buffer = self.way.staged().and_then(|c| c.take(&self.stats));
             if self.way.staged().is_some_and(|c| c.buffer_size() > 0) && buffer.is_none() && held > 0 {

@@ -240,7 +240,7 @@ pub trait Link: Send + Sync {
 
     // ---- work face ----
 
-    /// Starts the writes, in any order, pipelined.
+    /// Starts the writes, in any order, pipelined. At least 64 batches of a region may be under way or not waited for; BUSY beyond.
     ///
     /// # Safety
     /// Every source stays valid and unchanged until [`Link::wait`] for the returned ticket has come back.

@@ -17,6 +17,7 @@ cases!(CASES, "paging",
     bounded_write_through: Quick, 60;
     stale_reader_progresses: Quick, 60;
     a_slow_home_is_not_a_dead_one: Quick, 60;
+    a_hundred_batches_in_one_release: Quick, 60;
 );
 
 fn within_limit(r: &Rig) {
@@ -194,4 +195,15 @@ fn a_slow_home_is_not_a_dead_one(b: &Bench) {
     assert_eq!(r.pread(0, 1024 * PAGE)[1023 * PAGE], 7, "{}", r.tag);
     assert!(start.elapsed() < Duration::from_secs(50), "{}", r.tag);
     r.release();
+}
+
+/// Every fourth byte: more runs than a hundred batches hold, in one release.
+fn a_hundred_batches_in_one_release(b: &Bench) {
+    let pages = 410;
+    let r = b.pages(pages, policy(Policy::Byte));
+    let bytes: Vec<u8> = (0..pages * PAGE).map(|i| if i % 4 == 0 { 1 + (i / 4 % 250) as u8 } else { 0 }).collect();
+    r.store_bytes(0, &bytes);
+    r.release();
+    assert!(r.home.bytes(0, pages * PAGE) == bytes, "{}: not all bytes are at the home", r.tag);
+    assert!(r.region.stats().messages.get() >= 100 * 4096, "{}: {} messages", r.tag, r.region.stats().messages.get());
 }
