@@ -197,8 +197,7 @@ impl Region {
         self.keeper.note_failed();
     }
 
-    /// Sends the dirty pages of `range`; answers how many messages went out and the first failure. The deadline is for the next
-    /// thing to happen: a long release over a slow path is no outage.
+    /// Sends the dirty pages of `range`; answers how many messages went out and the first failure. A deadline is for the next answer only.
     pub(super) fn push(&self, range: PageRange, out: &mut Outbox, deadline: Deadline) -> (usize, Status) {
         let (mut at, mut sent, mut deadline) = (range.start, 0, deadline);
         while let Some(first) = self.pages.dirty.next_set(at, range.end) {
@@ -208,12 +207,10 @@ impl Region {
             drop(signals);
             sent += out.ops.list.len();
             let status = posted.and(delivered);
-            let full = status.is_ok() && self.unfenced.is_full();
+            let fenced = if status.is_ok() && self.unfenced.is_full() { self.fence(deadline) } else { status };
             // BUSY: the home was attached anew; what it does not have is dirty again, which the caller finds.
-            let status = if full { Some(self.fence(deadline)).filter(|s| *s != Status::BUSY) } else { Some(status) };
-            let status = status.unwrap_or(Status::OK);
-            if !status.is_ok() {
-                return (sent, status);
+            if !fenced.is_ok() && (!status.is_ok() || fenced != Status::BUSY) {
+                return (sent, fenced);
             }
             (at, deadline) = (next, self.deadline());
         }
