@@ -101,7 +101,7 @@ struct Shared<'a> {
 }
 
 /// How often a program is run again when an outcome that must be possible was not seen: a busy host gets its chance.
-const CHANCES: u64 = 8;
+const CHANCES: u64 = 24;
 
 /// Where and how long programs run.
 struct Setting<'a, W> {
