@@ -9,9 +9,11 @@
 //! it leaves it behind.
 
 use crate::blocking::Frame;
+use crate::convert::set_errno;
+use crate::table::Hook;
 use crate::touch::{Each, LIST, Use, any_view, copied};
-use libc::{iovec, mmsghdr, msghdr};
-use smc_engine::core::{spans, views};
+use libc::{c_int, iovec, mmsghdr, msghdr};
+use smc_engine::core::spans;
 use smc_engine::sys::mem::{self, Mapping};
 use smc_engine::sys::process::write_own;
 
@@ -54,7 +56,11 @@ struct Head {
 }
 
 /// Memory of our own for one call.
-struct Room(Mapping);
+struct Room {
+    memory: Mapping,
+    /// A buffer that lies in a view has no copy.
+    missed: bool,
+}
 
 impl Room {
     /// Room for so many pieces with so many bytes.
@@ -65,12 +71,12 @@ impl Room {
         let head = Head { pieces: 0, most: pieces, used: map.addr() + front, end };
         // SAFETY: the mapping is fresh and longer than its head.
         unsafe { map.ptr().cast::<Head>().write(head) };
-        Some(Room(map))
+        Some(Room { memory: map, missed: false })
     }
 
     fn head(&mut self) -> &mut Head {
         // SAFETY: written by `new`; nobody else knows the mapping, and `self` is borrowed.
-        unsafe { &mut *self.0.ptr().cast::<Head>() }
+        unsafe { &mut *self.memory.ptr().cast::<Head>() }
     }
 
     fn take(&mut self, len: usize) -> Option<usize> {
@@ -96,7 +102,7 @@ impl Room {
         }
         let n = h.pieces;
         h.pieces += 1;
-        let place = self.0.ptr().wrapping_add(size_of::<Head>()).cast::<Piece>().wrapping_add(n);
+        let place = self.memory.ptr().wrapping_add(size_of::<Head>()).cast::<Piece>().wrapping_add(n);
         // SAFETY: `new` has made room for `most` pieces behind the head.
         unsafe { place.write(Piece { user, own, before, len }) };
         Some(())
@@ -105,6 +111,7 @@ impl Room {
     /// The address to give the kernel for a buffer: a copy when all of it lies in views that can be had, else itself.
     fn place(&mut self, at: usize, len: usize, how: Use) -> Option<usize> {
         if len == 0 || !can_be_had(at, len, how) {
+            self.missed |= len != 0 && any_view(at, len);
             return Some(at);
         }
         let own = self.take(len)?;
@@ -162,35 +169,36 @@ impl Room {
     }
 
     fn pieces(&self) -> &[Piece] {
-        let first = self.0.ptr().wrapping_add(size_of::<Head>()).cast::<Piece>();
+        let first = self.memory.ptr().wrapping_add(size_of::<Head>()).cast::<Piece>();
         // SAFETY: written by `new`, changed by `keep` only.
-        let n = unsafe { (*self.0.ptr().cast::<Head>()).pieces };
+        let n = unsafe { (*self.memory.ptr().cast::<Head>()).pieces };
         // SAFETY: `keep` has written so many pieces.
         unsafe { std::slice::from_raw_parts(first, n) }
     }
 }
 
-/// Before a call: puts copies in the place of the buffers that `list` names, where one of them lies in a view and the kernel would not wait
-/// for its pages. [`finish`] brings back what the kernel has changed.
-pub fn begin(f: &mut Frame, nested: Nested, list: impl Fn(&Frame, Each)) {
-    if !views::fault_in_calls() || !any_view(0, usize::MAX) {
-        return;
-    }
-    let (mut pieces, mut bytes, mut meets) = (1usize, 0usize, false);
-    list(f, &mut |at, len, _| {
-        meets |= len != 0 && any_view(at, len);
+/// Before a call of which a buffer lies in a view: puts copies in the place of the buffers that `list` names. [`finish`] brings back what the
+/// kernel has changed. True when all buffers that lie in views have copies.
+pub fn begin(hook: &'static Hook, f: &mut Frame, nested: Nested, list: impl Fn(&Frame, Each)) -> bool {
+    let (mut pieces, mut bytes) = (1usize, 0usize);
+    list(f, &mut |_, len, _| {
         pieces += 1;
         bytes = bytes.saturating_add(len.saturating_add(32).saturating_mul(2));
     });
-    if !meets || bytes > 2 * MOST {
-        return;
+    if bytes > 2 * MOST {
+        return false;
     }
-    let Some(mut room) = Room::new(pieces, bytes + 4096) else { return };
-    if let Some(args) = replaced(f, &mut room, nested, list) {
-        f.set_args(args);
-        let (at, len) = room.0.forget();
-        f.room = [at as usize, len];
-    }
+    let done = Room::new(pieces, bytes + 4096).and_then(|mut room| {
+        f.set_args(replaced(f, &mut room, nested, list)?);
+        Some(room)
+    });
+    set_errno(f.errno as c_int);
+    let Some(room) = done else { return false };
+    hook.hits.hit();
+    let missed = room.missed;
+    let (at, len) = room.memory.forget();
+    f.room = [at as usize, len];
+    !missed
 }
 
 /// The arguments with copies; `None` when there is no room, or something cannot be read.
@@ -225,7 +233,7 @@ fn replaced(f: &Frame, room: &mut Room, nested: Nested, list: impl Fn(&Frame, Ea
 pub extern "C" fn finish(f: &mut Frame) {
     let [at, len] = std::mem::take(&mut f.room);
     // SAFETY: made and given up by `begin` in this very call.
-    let room = Room(unsafe { Mapping::adopt(at as *mut u8, len) });
+    let room = Room { memory: unsafe { Mapping::adopt(at as *mut u8, len) }, missed: false };
     let mut args = f.all_args();
     for p in room.pieces() {
         args.iter_mut().filter(|a| **a == p.own).for_each(|a| *a = p.user);

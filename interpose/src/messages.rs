@@ -5,7 +5,7 @@
 //! that can be asked again.
 
 use crate::blocking::Frame;
-use crate::bounce::{self, Nested};
+use crate::bounce::Nested;
 use crate::convert::{errno, set_errno};
 use crate::table::Hook;
 use crate::touch::{self, Each, LIST, PATH, Use, copied, vector};
@@ -50,13 +50,10 @@ use Then::{Again, Once, Receive};
 
 impl Then {
     fn before(self, hook: &'static Hook, f: &mut Frame, list: impl Fn(&Frame, Each)) {
-        touch::before(hook, f, &list);
         match self {
-            Once => bounce::begin(f, Nested::Nothing, list),
-            Receive(nested) if touch::meets(f, &list) && !touch::keeps(f.arg::<0, c_int>()) => {
-                bounce::begin(f, nested, list)
-            }
-            _ => {}
+            Once => touch::before_once(hook, f, Nested::Nothing, |_| true, list),
+            Receive(nested) => touch::before_once(hook, f, nested, |f| !touch::keeps(f.arg::<0, c_int>()), list),
+            Again => touch::before(hook, f, list),
         }
     }
 

@@ -11,6 +11,7 @@
 //! truly bad address still gets its EFAULT.
 
 use crate::blocking::Frame;
+use crate::bounce::{self, Nested};
 use crate::convert::{Failure, errno, set_errno};
 use crate::table::Hook;
 use libc::{c_char, c_int, c_void, iovec};
@@ -49,6 +50,34 @@ pub fn any_view(start: usize, len: usize) -> bool {
     views::any_in(start, len) && Engine::running().is_some()
 }
 
+/// As [`before`], for a call that gives something away when it fails, if `gives` says so: it gets copies of the buffers, and only
+/// what has none is touched.
+pub fn before_once(
+    hook: &'static Hook,
+    f: &mut Frame,
+    nested: Nested,
+    gives: impl Fn(&Frame) -> bool,
+    list: impl Fn(&Frame, Each),
+) {
+    let waits = !views::fault_in_calls() || Engine::running().is_none();
+    // Asked first: nearly every call has its buffers elsewhere, and `gives` may take a system call.
+    if waits || !meets(f, &list) {
+        return;
+    }
+    if !gives(f) || !bounce::begin(hook, f, nested, &list) {
+        before(hook, f, list);
+    }
+}
+
+/// True when one of the buffers lies in a view.
+fn meets(f: &Frame, list: impl Fn(&Frame, Each)) -> bool {
+    let mut any = false;
+    if any_view(0, usize::MAX) {
+        list(f, &mut |at, len, _| any |= len != 0 && any_view(at, len));
+    }
+    any
+}
+
 /// Before a call: touches the buffers that `list` names.
 pub fn before(hook: &'static Hook, f: &Frame, list: impl Fn(&Frame, Each)) {
     if views::fault_in_calls() && Engine::running().is_some() {
@@ -57,15 +86,6 @@ pub fn before(hook: &'static Hook, f: &Frame, list: impl Fn(&Frame, Each)) {
         }
         set_errno(f.errno as c_int);
     }
-}
-
-/// True when one of the buffers lies in a view and the kernel would not wait for its pages.
-pub fn meets(f: &Frame, list: impl Fn(&Frame, Each)) -> bool {
-    let mut any = false;
-    if views::fault_in_calls() && any_view(0, usize::MAX) {
-        list(f, &mut |at, len, _| any |= len != 0 && any_view(at, len));
-    }
-    any
 }
 
 /// After a failed call: true when it is to be made once more.

@@ -4,7 +4,7 @@
 //! and on every other one a buffer may lie in a view ([`crate::touch`], [`crate::direct`]).
 
 use crate::blocking::Frame;
-use crate::bounce::{self, Nested};
+use crate::bounce::Nested;
 use crate::convert::{CErr, answer, errno, set_errno};
 use crate::direct;
 use crate::files;
@@ -108,9 +108,11 @@ fn refused(hook: &Hook, fd: c_int) -> Option<ssize_t> {
 /// Not ours: what lies in a view is brought in before.
 fn passed<const WRITE: bool, const LIST: bool>(hook: &'static Hook, f: &mut Frame) -> Option<usize> {
     let list = |f: &Frame, each: Each| named(f, WRITE, LIST, each);
-    touch::before(hook, f, list);
-    if !WRITE && touch::meets(f, list) && !touch::keeps(f.arg::<0, c_int>()) {
-        bounce::begin(f, if LIST { Nested::Vector } else { Nested::Nothing }, list);
+    if WRITE {
+        touch::before(hook, f, list);
+    } else {
+        let nested = if LIST { Nested::Vector } else { Nested::Nothing };
+        touch::before_once(hook, f, nested, |f| !touch::keeps(f.arg::<0, c_int>()), list);
     }
     None
 }

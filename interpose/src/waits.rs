@@ -3,7 +3,7 @@
 //! time has passed: it works on copies ([`crate::bounce`]).
 
 use crate::blocking::Frame;
-use crate::bounce::{self, Nested};
+use crate::bounce::Nested;
 use crate::convert::{errno, set_errno};
 use crate::signal_waits::{opens, woken};
 use crate::table::Hook;
@@ -19,11 +19,10 @@ macro_rules! waits {
                     #[allow(clippy::wildcard_imports)]
                     use super::super::*;
                     pub fn before(hook: &'static Hook, f: &mut Frame) -> Option<usize> {
-                        touch::before(hook, f, $list);
                         $( if opens::<$mask>(f) {
                             hook.hits.hit();
                         } )?
-                        bounce::begin(f, Nested::Nothing, $list);
+                        touch::before_once(hook, f, Nested::Nothing, |_| true, $list);
                         None
                     }
                     pub fn after(_: &'static Hook, _f: &mut Frame) -> bool {

@@ -449,6 +449,29 @@ fn a_device_that_was_removed_is_opened_again() {
     assert!(direct.iter().all(|b| *b == 4));
 }
 
+#[test]
+fn a_fence_does_not_return_before_another_ones_read() {
+    if !on_hca_with_control("client::a_fence_does_not_return_before_another_ones_read") {
+        return;
+    }
+    let (_e, link, k) = pair();
+    let bytes = pattern(4096, 5);
+    assert_eq!(post(&link, k, &[op(&bytes, 0)]), Status::OK);
+    control("delay=400000000");
+    std::thread::scope(|s| {
+        let first = s.spawn(|| link.fence(k, soon()));
+        std::thread::sleep(Duration::from_millis(50));
+        let began = std::time::Instant::now();
+        assert_eq!(link.fence(k, soon()), Status::OK);
+        // Nothing comes back sooner than the wire is long; without a READ of its own it would be at once.
+        assert!(began.elapsed() >= Duration::from_millis(200), "after {:?}", began.elapsed());
+        assert_eq!(first.join().unwrap(), Status::OK);
+    });
+    control("");
+    let began = std::time::Instant::now();
+    assert_eq!(link.fence(k, soon()), Status::OK, "after {:?}", began.elapsed());
+}
+
 fn link_address(link: &VerbsLink) -> SocketAddr {
     SocketAddr::new("127.0.0.1".parse().unwrap(), link.port())
 }

@@ -14,7 +14,7 @@ use crate::sys::Errno;
 use crate::sys::sync::{Lock, LockGuard, SignalsBlocked};
 use std::cell::UnsafeCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 
 /// Flights of a lane that can be under way.
 pub(super) const FLIGHTS: usize = 64;
@@ -99,8 +99,10 @@ pub(super) struct Lane {
     flights: [Flight; FLIGHTS],
     /// To be taken down: something has failed, or somebody has given up.
     broken: AtomicBool,
-    /// Writes may be on the way that no READ has followed.
-    pub unfenced: AtomicBool,
+    /// Flights of writes that were started, and how many of them a READ is known to have followed. Two numbers and no mark: a fence that
+    /// finds another one's READ still under way must not take its end for granted.
+    written: AtomicU64,
+    fenced: AtomicU64,
     /// Bytes that are copied when they are posted.
     inline: AtomicU32,
 }
@@ -117,7 +119,8 @@ impl Lane {
             wires: UnsafeCell::new(None),
             flights: [const { Flight::new() }; FLIGHTS],
             broken: AtomicBool::new(false),
-            unfenced: AtomicBool::new(false),
+            written: AtomicU64::new(0),
+            fenced: AtomicU64::new(0),
             inline: AtomicU32::new(0),
         }
     }
@@ -127,6 +130,23 @@ impl Lane {
     fn wires<'a>(&'a self, _lock: &'a LockGuard<'_>) -> &'a mut Option<Wires> {
         // SAFETY: the lock is held as long as the reference lives.
         unsafe { &mut *self.wires.get() }
+    }
+
+    /// A flight of writes was started. Not before: a fence that counts it must have its READ behind it.
+    pub fn wrote(&self) {
+        self.written.fetch_add(1, SeqCst);
+    }
+
+    /// How many flights of writes a READ that is posted now follows; `None` when one has followed all of them.
+    pub fn to_fence(&self) -> Option<u64> {
+        // In this order: the second number never overtakes the first.
+        let fenced = self.fenced.load(SeqCst);
+        Some(self.written.load(SeqCst)).filter(|w| *w > fenced)
+    }
+
+    /// The READ behind so many flights of writes has come back.
+    pub fn note_fenced(&self, flights: u64) {
+        self.fenced.fetch_max(flights, SeqCst);
     }
 
     /// Longest write that needs no registration.

@@ -193,23 +193,18 @@ impl Session {
         let mut flights = [None; 32];
         let mut first = Ok(());
         for (i, (lane, flight)) in self.lanes.iter().zip(&mut flights).enumerate() {
-            if lane.unfenced.swap(false, SeqCst) {
-                // SAFETY: it goes to the buffer's page for such answers, which lives as long as the link.
-                match unsafe { self.start(&signals, i, &echo, None, deadline) } {
-                    Ok(f) => *flight = Some(f),
-                    Err(s) => {
-                        lane.unfenced.store(true, SeqCst);
-                        first = first.and(Err(s));
-                    }
-                }
+            let Some(writes) = lane.to_fence() else { continue };
+            // SAFETY: it goes to the buffer's page for such answers, which lives as long as the link.
+            match unsafe { self.start(&signals, i, &echo, None, deadline) } {
+                Ok(f) => *flight = Some((f, writes)),
+                Err(s) => first = first.and(Err(s)),
             }
         }
         for (i, (lane, flight)) in self.lanes.iter().zip(flights).enumerate() {
-            let Some(f) = flight else { continue };
-            let s = self.await_end(&signals, 1 << i, deadline, || lane.land(f));
-            if !s.is_ok() {
-                lane.unfenced.store(true, SeqCst);
-                first = first.and(s.ok());
+            let Some((f, writes)) = flight else { continue };
+            match self.await_end(&signals, 1 << i, deadline, || lane.land(f)) {
+                Status::OK => lane.note_fenced(writes),
+                s => first = first.and(Err(s)),
             }
         }
         first

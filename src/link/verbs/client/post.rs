@@ -9,7 +9,6 @@ use crate::link::embedded::copy::copy;
 use crate::link::{Ticket, WriteOp};
 use crate::sys::clock::Deadline;
 use crate::sys::sync::SignalsBlocked;
-use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{MutexGuard, PoisonError};
 
 /// Longest wait of a post for room.
@@ -202,9 +201,8 @@ impl Posting<'_> {
         match started {
             Ok(_) => {
                 self.begun = true;
-                // Only now: a fence that has taken the mark off must have its READ behind this.
                 if let Some(l) = s.lanes.get(lane) {
-                    l.unfenced.store(true, SeqCst);
+                    l.wrote();
                 }
                 Ok(())
             }
