@@ -4,6 +4,7 @@ pub mod active;
 pub mod addr;
 pub mod config;
 pub mod error;
+pub mod free;
 pub mod stats;
 pub mod status;
 

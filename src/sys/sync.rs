@@ -116,6 +116,7 @@ impl Lock {
 
     /// Takes the lock if nobody has it. Async-signal-safe.
     pub fn try_lock<'a>(&'a self, _signals: &'a SignalsBlocked) -> Option<LockGuard<'a>> {
+        // A closure: a guard that is made and not given out would unlock somebody else's lock.
         self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok().then(|| LockGuard(self))
     }
 

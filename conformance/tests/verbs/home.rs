@@ -1,6 +1,7 @@
 //! What an exporter gives to clients of other hosts, and takes from them: seen from the client's side, with bare queue pairs.
 
 use super::parts::{chosen, memory, next};
+use super::pool::Pool;
 use super::{again, on_hca, softhca_support};
 use smc_engine::base::config::{Config, DeviceWish, LogLevel};
 use smc_engine::base::{HomeOff, PAGE, Status};

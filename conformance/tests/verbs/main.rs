@@ -7,6 +7,7 @@ mod end_to_end;
 mod fake;
 mod home;
 mod parts;
+mod pool;
 
 #[path = "../softhca_support/mod.rs"]
 mod softhca_support;

@@ -1,5 +1,6 @@
 //! The parts of `link::verbs`: choice, registration, queue pairs, requests.
 
+use super::pool::Pool;
 use super::{CHILD, again, on_hca, softhca_support};
 use smc_engine::base::Status;
 use smc_engine::base::config::DeviceWish;

@@ -2,14 +2,12 @@
 
 use super::RegCache;
 use crate::base::addr::PAGE;
+use crate::base::free::{FreeSet, MOST};
 use crate::base::stats::RegionStats;
 use crate::link::{Registration, WriteOp};
 use crate::sys::mem::Mapping;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
 
-/// Buffers of a pool at most: one bit each.
-const MOST: usize = 64;
 /// Smallest and largest buffer. The largest holds the largest page unit.
 const SIZES: [usize; 2] = [64 << 10, 2 << 20];
 
@@ -27,14 +25,13 @@ pub(super) struct Pool {
     memory: Mapping,
     pub registration: Registration,
     size: usize,
-    free: AtomicU64,
+    free: FreeSet,
 }
 
 impl Pool {
     /// `count` free buffers of `size` bytes in `memory`, which the link knows under `registration`.
     pub fn new(memory: Mapping, registration: Registration, (size, count): (usize, usize)) -> Pool {
-        let free = if count >= MOST { u64::MAX } else { (1 << count) - 1 };
-        Pool { memory, registration, size, free: AtomicU64::new(free) }
+        Pool { memory, registration, size, free: FreeSet::of(count) }
     }
 
     /// Bytes of all buffers.
@@ -47,42 +44,29 @@ impl Pool {
         self.size
     }
 
-    /// Takes the first free buffer.
-    fn take(&self) -> Option<u32> {
-        let lowest = |free: u64| (free != 0).then(|| free & (free - 1));
-        self.free.fetch_update(AcqRel, Acquire, lowest).ok().map(u64::trailing_zeros)
-    }
-
-    fn give(&self, index: u32) {
-        self.free.fetch_or(1 << index, Release);
-    }
-
     /// Buffers that nobody has.
     #[cfg(test)]
     pub fn free(&self) -> u32 {
-        self.free.load(Acquire).count_ones()
+        self.free.count()
     }
 }
 
 /// A registered buffer, given back when dropped: after the operation that used it has ended.
 pub struct Buffer {
     cache: Arc<RegCache>,
-    index: u32,
+    index: usize,
 }
 
 impl Buffer {
     /// A free buffer of the cache's pool.
     pub(super) fn take(cache: &Arc<RegCache>) -> Option<Buffer> {
-        let index = cache.pool.get()?.take()?;
+        let index = cache.pool.get()?.free.take()?;
         Some(Buffer { cache: cache.clone(), index })
     }
 
     /// Its first byte.
     pub fn ptr(&self) -> *mut u8 {
-        self.cache
-            .pool
-            .get()
-            .map_or(std::ptr::null_mut(), |p| p.memory.ptr().wrapping_add(self.index as usize * p.size))
+        self.cache.pool.get().map_or(std::ptr::null_mut(), |p| p.memory.ptr().wrapping_add(self.index * p.size))
     }
 
     /// Its bytes.
@@ -119,7 +103,7 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         if let Some(p) = self.cache.pool.get() {
-            p.give(self.index);
+            p.free.give(1 << self.index);
         }
     }
 }
@@ -148,11 +132,11 @@ mod tests {
         for count in [1, 3, 64] {
             let memory = Mapping::anonymous(count * PAGE, mem::RW).expect("memory");
             let pool = Pool::new(memory, Registration(0), (PAGE, count));
-            let taken: Vec<u32> = std::iter::from_fn(|| pool.take()).collect();
-            assert_eq!(taken, (0..count as u32).collect::<Vec<_>>());
-            pool.give(0);
-            assert_eq!((pool.take(), pool.take()), (Some(0), None));
-            taken.into_iter().for_each(|i| pool.give(i));
+            let taken: Vec<usize> = std::iter::from_fn(|| pool.free.take()).collect();
+            assert_eq!(taken, (0..count).collect::<Vec<_>>());
+            pool.free.give(1);
+            assert_eq!((pool.free.take(), pool.free.take()), (Some(0), None));
+            taken.into_iter().for_each(|i| pool.free.give(1 << i));
             assert_eq!(pool.free(), count as u32);
         }
     }

@@ -158,39 +158,3 @@ impl Drop for Registered {
         around(|| unsafe { (device.lib.dereg_mr)(self.mr.as_ptr()) });
     }
 }
-
-/// Memory of the library's own, registered as a whole: on huge pages where it is large enough and the kernel has them.
-#[derive(Debug)]
-pub struct Pool {
-    // Before the memory: fields are dropped in this order.
-    registered: Registered,
-    memory: mem::Mapping,
-}
-
-impl Pool {
-    /// `len` bytes, zeroed; not inherited by fork children. As [`Domain::register`].
-    pub fn new(domain: &Arc<Domain>, len: usize) -> Result<Pool> {
-        let attempt = || format!("make a pool of {len} bytes");
-        let memory = mem::Mapping::anonymous(len, mem::RW)
-            .and_then(|m| m.advise(0, len, mem::DONTFORK).map(|()| m))
-            .map_err(|e| Error::new(Status::NO_RESOURCES, attempt(), e.to_string()))?;
-        if len >= mem::HUGE {
-            // Both are wishes.
-            let _ = memory.advise(0, len, mem::HUGEPAGE);
-        }
-        let _ = memory.advise(0, len, mem::POPULATE_WRITE);
-        // SAFETY: the memory lives as long as the registration, and is nobody else's.
-        let registered = unsafe { domain.register(memory.ptr(), len, Rights::Local) }?;
-        Ok(Pool { registered, memory })
-    }
-
-    /// First byte.
-    pub fn ptr(&self) -> *mut u8 {
-        self.memory.ptr()
-    }
-
-    /// Its key for requests of this process.
-    pub fn lkey(&self) -> u32 {
-        self.registered.lkey
-    }
-}

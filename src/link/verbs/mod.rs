@@ -2,7 +2,7 @@
 //!
 //! * [`library`]: libibverbs, opened at run time.
 //! * [`device`], [`port`]: an open device, and the choice of one with its ports, which says why it was made.
-//! * [`domain`]: protection domains, registered memory, pools.
+//! * [`domain`]: protection domains, registered memory.
 //! * [`queue`]: reliable queue pairs and completion queues.
 //! * [`home`]: what an exporter gives to one client.
 //! * [`request`]: lists of work requests, posted with one doorbell.
@@ -36,7 +36,7 @@ pub mod words;
 
 pub use client::VerbsLink;
 pub use device::{Device, Table};
-pub use domain::{Domain, Pool, Registered, Rights};
+pub use domain::{Domain, Registered, Rights};
 pub use home::{Adapters, Grant};
 pub use port::{Choice, Port, choose};
 pub use queue::{Completion, Completions, Depth, QueuePair};

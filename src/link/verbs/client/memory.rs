@@ -4,15 +4,16 @@
 //! again everything is registered anew, under new keys.
 
 use super::super::Place;
+use crate::base::free::{self, FreeSet};
 use crate::base::{Error, PAGE, Result, Status};
 use crate::sys::mem::{self, Mapping};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
 
 /// Most registered stretches of a link.
 const MOST: usize = 4096;
 /// Pieces of the bounce buffer.
-pub(super) const CHUNKS: usize = 64;
+pub(super) const CHUNKS: usize = free::MOST;
 
 #[derive(Default)]
 struct Entry {
@@ -82,7 +83,7 @@ impl Known {
 pub(super) struct Bounce {
     memory: Mapping,
     chunk: usize,
-    free: AtomicU64,
+    free: FreeSet,
 }
 
 impl Bounce {
@@ -94,7 +95,7 @@ impl Bounce {
         let memory = Mapping::shared_aligned(file.as_fd(), len, mem::RW).map_err(fail)?;
         memory.advise(0, len, mem::DONTFORK).map_err(fail)?;
         memory.collapse();
-        Ok(Bounce { memory, chunk, free: AtomicU64::new(u64::MAX) })
+        Ok(Bounce { memory, chunk, free: FreeSet::of(CHUNKS) })
     }
 
     /// Where it lies.
@@ -109,21 +110,12 @@ impl Bounce {
 
     /// Takes a free piece. Async-signal-safe.
     pub fn take(&self) -> Option<usize> {
-        loop {
-            let free = self.free.load(SeqCst);
-            let i = free.trailing_zeros();
-            if free == 0 {
-                return None;
-            }
-            if self.free.compare_exchange(free, free & !(1 << i), SeqCst, SeqCst).is_ok() {
-                return Some(i as usize);
-            }
-        }
+        self.free.take()
     }
 
     /// Gives pieces back, as bits. Async-signal-safe.
     pub fn give(&self, chunks: u64) {
-        self.free.fetch_or(chunks, SeqCst);
+        self.free.give(chunks);
     }
 
     /// Where an answer goes that is only waited for.
