@@ -218,15 +218,18 @@ impl Attendant {
                 }
                 Trouble::Lanes | Trouble::Moved => self.session.set_retrying(Status::LINK_DOWN),
             }
-            let wait = if trouble == Trouble::Moved { 0 } else { self.pause };
-            if let Some(news) = self.rest(wait) {
-                trouble = news;
-                continue;
+            // A move is no failure: neither waited after nor counted.
+            if trouble != Trouble::Moved {
+                let wait = self.pause;
+                self.pause = (wait * 2).min(PAUSE_MAX);
+                if let Some(news) = self.rest(wait) {
+                    trouble = news;
+                    continue;
+                }
             }
             if self.closing() {
                 return false;
             }
-            self.pause = (self.pause * 2).min(PAUSE_MAX);
             match self.reconnect() {
                 Ok(()) => {
                     self.up_at = now();
@@ -246,7 +249,12 @@ impl Attendant {
         while !self.closing() && now() < end {
             match self.listen(end.saturating_sub(now())) {
                 // New queue pairs are about to be made anyway.
-                None | Some(Trouble::Moved | Trouble::Lanes) => {}
+                None | Some(Trouble::Lanes) => {}
+                // That was why they have failed: they can be had at once.
+                Some(Trouble::Moved) => {
+                    self.pause = PAUSE_MIN;
+                    return None;
+                }
                 news => return news,
             }
         }
