@@ -98,7 +98,10 @@ impl Failover {
         let seen = self.changes.load(SeqCst);
         let cause = match on((seen & 1) as usize) {
             Err(s) if is_of_the_path(s) => s,
-            r => return self.count(r),
+            r => {
+                self.look_behind(seen, deadline);
+                return self.count(r);
+            }
         };
         let signals = SignalsBlocked::new();
         let Some(_one_at_a_time) = self.trying.lock_until(&signals, deadline) else { return self.count(Err(cause)) };
@@ -125,6 +128,23 @@ impl Failover {
             old.abandon(k);
         }
         Ok(r)
+    }
+
+    /// The path may have been left while an operation began on it: then what that has left there must not arrive any more.
+    /// The engine does it again on the path in use ([`Link::attachments`] tells).
+    fn look_behind(&self, seen: u64, deadline: Deadline) {
+        if self.changes.load(SeqCst) == seen {
+            return;
+        }
+        let signals = SignalsBlocked::new();
+        let lock = self.trying.lock_until(&signals, deadline);
+        // Where it is in use again its order is kept: what comes over it later comes behind.
+        if lock.is_some()
+            && self.active() as u64 != seen & 1
+            && let Some((old, k)) = self.path((seen & 1) as usize)
+        {
+            old.abandon(k);
+        }
     }
 
     fn count<R>(&self, r: Result<R, Status>) -> Result<R, Status> {

@@ -1,6 +1,7 @@
 //! Writes that were delivered to the link and have not arrived yet.
 
 use super::{HomeOff, Status, WriteOp};
+use crate::sys::clock::nap;
 use crate::sys::sync::SignalsBlocked;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
@@ -10,6 +11,8 @@ pub(super) struct Held {
     writes: Mutex<(u64, Vec<Write>)>,
     /// How often they were to be forgotten: done by whoever comes next, because it may be said in a signal handler.
     forgotten: AtomicU64,
+    /// Odd while one of them arrives: it is past the look at `forgotten`.
+    arriving: AtomicU64,
 }
 
 /// Offset and bytes.
@@ -34,12 +37,26 @@ fn first_of(all: &[Write], mut pick: usize) -> usize {
 
 impl Held {
     pub(super) fn new() -> Held {
-        Held { writes: Mutex::default(), forgotten: AtomicU64::new(0) }
+        Held { writes: Mutex::default(), forgotten: AtomicU64::new(0), arriving: AtomicU64::new(0) }
     }
 
-    /// None of them arrives.
+    /// None of them arrives from here on: one that is arriving has arrived when this returns. Async-signal-safe: who lets
+    /// them arrive has signals blocked.
     pub(super) fn forget(&self) {
         self.forgotten.fetch_add(1, SeqCst);
+        let seen = self.arriving.load(SeqCst);
+        while seen % 2 == 1 && self.arriving.load(SeqCst) == seen {
+            nap(20_000);
+        }
+    }
+
+    /// Lets one arrive, unless they were forgotten since `life`.
+    fn arrive(&self, life: u64, put: impl FnOnce() -> Status) -> Status {
+        // Odd before the look: either it sees that they are forgotten, or who forgets sees this.
+        self.arriving.fetch_add(1, SeqCst);
+        let s = if self.life() == life { put() } else { Status::LINK_DOWN };
+        self.arriving.fetch_add(1, SeqCst);
+        s
     }
 
     /// To be asked when a batch begins, for [`Held::keep`].
@@ -84,10 +101,7 @@ impl Held {
         let (life, all) = &mut *locked;
         while let Some(pick) = all.len().checked_sub(1).map(|last| first_of(all, last)) {
             let Some((off, bytes)) = all.get(pick) else { break };
-            if self.life() != *life {
-                return Status::LINK_DOWN;
-            }
-            let s = put(*off, bytes);
+            let s = self.arrive(*life, || put(*off, bytes));
             if !s.is_ok() {
                 return s;
             }
@@ -163,5 +177,31 @@ mod tests {
             Status::OK
         });
         assert_eq!(n, 1);
+    }
+
+    /// One that is arriving while they are forgotten has arrived when that returns: what comes over another path afterwards
+    /// is newer.
+    #[test]
+    fn forgetting_waits_for_what_is_arriving() {
+        let held = Held::new();
+        // SAFETY: the byte is a constant.
+        let kept = unsafe { held.keep(&WriteOp { src: [7u8].as_ptr(), len: 1, off: HomeOff(3) }, true, 0) };
+        assert_eq!(kept, Ok(true));
+        let (begun, arrived) = (AtomicU64::new(0), AtomicU64::new(0));
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                held.release(|_, _| {
+                    begun.store(1, SeqCst);
+                    nap(20_000_000);
+                    arrived.store(1, SeqCst);
+                    Status::OK
+                })
+            });
+            while begun.load(SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            held.forget();
+            assert_eq!(arrived.load(SeqCst), 1);
+        });
     }
 }

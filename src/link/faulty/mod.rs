@@ -89,10 +89,10 @@ impl Faulty {
     }
 
     /// Lets everything that was held back arrive.
-    fn settle(&self, key: RegionKey) -> Status {
+    fn settle(&self, key: RegionKey, deadline: Deadline) -> Status {
         self.held.release(|off, bytes| {
             // SAFETY: `bytes` is a live buffer of the held write.
-            unsafe { self.inner.put(key, off, bytes.as_ptr(), bytes.len(), Deadline(u64::MAX)) }
+            unsafe { self.inner.put(key, off, bytes.as_ptr(), bytes.len(), deadline) }
         })
     }
 
@@ -148,7 +148,7 @@ impl Link for Faulty {
     }
 
     fn close(&self, key: RegionKey) {
-        let _ = self.settle(key);
+        let _ = self.settle(key, Deadline::in_ms(1000));
         self.inner.close(key);
     }
 
@@ -242,7 +242,7 @@ impl Link for Faulty {
         if let Fate::Fail(s) = self.fate() {
             return s;
         }
-        let settled = self.settle(key);
+        let settled = self.settle(key, deadline);
         if settled.is_ok() { self.inner.fence(key, deadline) } else { settled }
     }
 
