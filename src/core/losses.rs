@@ -189,19 +189,26 @@ impl Region {
     /// Where stores are that were given up since the region was mapped; and, when the home is gone for good, those that
     /// are still held here and will never be sent. Sorted.
     pub fn lost(&self, most: usize) -> Vec<Range> {
-        let mut all = {
-            let _signals = SignalsBlocked::new();
-            locked(&self.losses.lost).0.clone()
-        };
+        let mut all = Vec::new();
         if matches!(self.link.health(self.key), Health::Down(_)) {
             // Stores that no release has looked for are lost too, and those of which nobody will say any more that they
             // have arrived.
             self.doubt_delivered();
             let _ = self.harvest(self.all(), Heat::Ignore);
-            all.append(&mut self.unreleased(most));
-            all.sort_unstable();
-            join(&mut all, 0);
+            all = self.unreleased(most);
         }
+        self.with_losses(all, most)
+    }
+
+    /// Joins what is on record as lost to `all`. Last of all: the keeper may give up a store that is being looked for, which then
+    /// is on record before its page is no longer dirty.
+    fn with_losses(&self, mut all: Vec<Range>, most: usize) -> Vec<Range> {
+        {
+            let _signals = SignalsBlocked::new();
+            all.extend_from_slice(&locked(&self.losses.lost).0);
+        }
+        all.sort_unstable();
+        join(&mut all, 0);
         all.truncate(most);
         all
     }
@@ -210,8 +217,8 @@ impl Region {
     /// what is unreleased. Whoever asks tells the program; nothing goes to stderr any more.
     pub fn give_up_unreleased(&self, most: usize) -> Vec<Range> {
         self.losses.said.store(true, SeqCst);
-        let mut all = self.lost(most);
-        all.append(&mut self.unreleased(most));
+        let mut all = self.unreleased(most);
+        all.append(&mut self.lost(most));
         all.sort_unstable();
         join(&mut all, 0);
         all.truncate(most);

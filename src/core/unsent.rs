@@ -30,6 +30,15 @@ struct Log {
     runs: Vec<(u64, u64, usize)>,
 }
 
+/// A fence under way.
+#[derive(Clone, Copy)]
+pub(super) struct Fence {
+    /// The home's attachment when it began.
+    attachment: u64,
+    /// The batches it is for: all before it.
+    pub(super) batches: u64,
+}
+
 /// Runs of delivered writes: offset and length.
 pub(super) type Runs = Vec<(u64, usize)>;
 
@@ -75,8 +84,8 @@ impl Unfenced {
         true
     }
 
-    /// How many batches there are, as `number` says, with all of them noted. `None` when the home of `attachment` is another
-    /// than before: what was delivered to that goes to `back`.
+    /// What a fence that begins now is for: as many batches as `number` says, all of them noted. `None` when the home of
+    /// `attachment` is another than before: what was delivered to that goes to `back`.
     ///
     /// `back` makes its runs dirty again before anybody else can ask here: whoever finds nothing noted finds them dirty.
     pub(super) fn begin_fence(
@@ -84,17 +93,18 @@ impl Unfenced {
         attachment: u64,
         number: impl FnOnce() -> u64,
         back: impl FnOnce(Runs),
-    ) -> Option<u64> {
+    ) -> Option<Fence> {
         let mut log = self.lock();
-        log.is_at(attachment, back).then(number)
+        log.is_at(attachment, back).then(|| Fence { attachment, batches: number() })
     }
 
-    /// The first so many batches have arrived; false, and as above, when they went to another home.
-    pub(super) fn end_fence(&self, attachment: u64, batches: u64, back: impl FnOnce(Runs)) -> bool {
+    /// What `fence` is for has arrived. False, and as above, when the home is another than when it began: that may have been
+    /// seen, and what was delivered taken back, by somebody else meanwhile.
+    pub(super) fn end_fence(&self, attachment: u64, fence: Fence, back: impl FnOnce(Runs)) -> bool {
         let mut log = self.lock();
-        let same = log.is_at(attachment, back);
+        let same = log.is_at(attachment, back) && fence.attachment == attachment;
         if same {
-            log.runs.retain(|(n, _, _)| *n > batches);
+            log.runs.retain(|(n, _, _)| *n > fence.batches);
         }
         same
     }
@@ -159,5 +169,44 @@ impl Unsent {
         let pages = (p * PAGE) as u64..((p + 1) * PAGE) as u64;
         self.any.load(SeqCst)
             && self.runs.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|(o, _)| pages.contains(o))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::HomeOff;
+
+    fn delivered(u: &Unfenced, attachment: u64, off: u64, number: u64) -> bool {
+        u.add(&[WriteOp { src: std::ptr::null(), len: 8, off: HomeOff(off) }], attachment, || number)
+    }
+
+    #[test]
+    fn a_fence_is_for_what_was_delivered_before_it() {
+        let u = Unfenced::new(1);
+        assert!(delivered(&u, 1, 0, 1));
+        let fence = u.begin_fence(1, || 1, |_| panic!("the home is the same")).expect("the same home");
+        assert!(delivered(&u, 1, 64, 2));
+        assert!(u.end_fence(1, fence, |_| panic!("the home is the same")));
+        let mut left = Runs::new();
+        u.give_up(|runs| left = runs);
+        assert_eq!(left, [(64, 8)]);
+    }
+
+    /// Whoever sees the new home first takes back what went to the old one: another's fence that was under way has then
+    /// made nothing readable, although it ends well at the new one.
+    #[test]
+    fn a_fence_across_a_change_of_home_has_fenced_nothing() {
+        let u = Unfenced::new(1);
+        assert!(delivered(&u, 1, 0, 1));
+        let fence = u.begin_fence(1, || 1, |_| panic!("the home is the same")).expect("the same home");
+        let mut back = Runs::new();
+        assert!(u.begin_fence(2, || 1, |runs| back = runs).is_none());
+        assert_eq!(back, [(0, 8)]);
+        assert!(delivered(&u, 2, 64, 2));
+        assert!(!u.end_fence(2, fence, |runs| assert!(runs.is_empty())));
+        let mut left = Runs::new();
+        u.give_up(|runs| left = runs);
+        assert_eq!(left, [(64, 8)], "what went to the new home is still to be fenced");
     }
 }

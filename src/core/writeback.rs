@@ -150,7 +150,7 @@ impl Region {
         let _signals = SignalsBlocked::new();
         let home = || self.link.attachments(self.key);
         let back = |runs| self.take_back(runs);
-        let Some(batches) = self.unfenced.begin_fence(home(), || self.keeper.delivered(), back) else {
+        let Some(fence) = self.unfenced.begin_fence(home(), || self.keeper.delivered(), back) else {
             return self.left_behind();
         };
         let s = self.link.fence(self.key, deadline);
@@ -159,10 +159,10 @@ impl Region {
             self.unfenced.give_up(back);
             return s;
         }
-        if !self.unfenced.end_fence(home(), batches, back) {
+        if !self.unfenced.end_fence(home(), fence, back) {
             return self.left_behind();
         }
-        self.keeper.note_fenced(batches);
+        self.keeper.note_fenced(fence.batches);
         s
     }
 

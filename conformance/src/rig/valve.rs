@@ -20,6 +20,17 @@ pub struct Valve {
     opened: AtomicU32,
     /// Operations let through.
     pub passed: AtomicU64,
+    /// Operations under way.
+    inside: AtomicU64,
+}
+
+/// An operation under way, until dropped.
+struct Inside<'a>(&'a Valve);
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.inside.fetch_sub(1, SeqCst);
+    }
 }
 
 impl Valve {
@@ -36,6 +47,7 @@ impl Valve {
             fetch_delay_ns: zero(),
             opened: AtomicU32::new(0),
             passed: zero(),
+            inside: zero(),
         }
     }
 
@@ -79,12 +91,23 @@ impl Valve {
         self.fetch_delay_ns.store(ns, SeqCst);
     }
 
-    fn check(&self) -> Result<(), Status> {
+    /// Returns when no operation is under way that began before this call, with the valve shut: from then on nothing passes.
+    pub fn drained(&self) {
+        while self.inside.load(SeqCst) > 0 {
+            nap(100_000);
+        }
+    }
+
+    /// Lets an operation through, or answers why not.
+    fn enter(&self) -> Result<Inside<'_>, Status> {
+        // Counted before the look: either it finds the valve shut, or who waits for it to be over waits for this.
+        self.inside.fetch_add(1, SeqCst);
+        let inside = Inside(self);
         let s = Status(self.status.load(SeqCst));
         if s.is_ok() {
             self.passed.fetch_add(1, SeqCst);
         }
-        s.ok()
+        s.ok().map(|()| inside)
     }
 }
 
@@ -131,23 +154,25 @@ impl Link for Valve {
 
     unsafe fn fetch(&self, key: RegionKey, off: HomeOff, dst: *mut u8, len: usize, deadline: Deadline) -> Status {
         pause(self.fetch_delay_ns.load(SeqCst));
-        if let Err(s) = self.check() {
-            return s;
-        }
+        let _inside = match self.enter() {
+            Ok(inside) => inside,
+            Err(s) => return s,
+        };
         // SAFETY: the caller's promise is passed on.
         unsafe { self.inner.fetch(key, off, dst, len, deadline) }
     }
 
     unsafe fn put(&self, key: RegionKey, off: HomeOff, src: *const u8, len: usize, deadline: Deadline) -> Status {
-        if let Err(s) = self.check() {
-            return s;
-        }
+        let _inside = match self.enter() {
+            Ok(inside) => inside,
+            Err(s) => return s,
+        };
         // SAFETY: the caller's promise is passed on.
         unsafe { self.inner.put(key, off, src, len, deadline) }
     }
 
     unsafe fn post(&self, key: RegionKey, ops: &[WriteOp]) -> Result<Ticket, Status> {
-        self.check()?;
+        let _inside = self.enter()?;
         pause(self.post_delay_ns.load(SeqCst));
         let fails = self.failing_posts.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1)).is_ok();
         let part = if fails { ops.get(..ops.len() / 2).unwrap_or(&[]) } else { ops };
@@ -168,9 +193,10 @@ impl Link for Valve {
     }
 
     fn fence(&self, key: RegionKey, deadline: Deadline) -> Status {
-        if let Err(s) = self.check() {
-            return s;
-        }
+        let _inside = match self.enter() {
+            Ok(inside) => inside,
+            Err(s) => return s,
+        };
         pause(self.fence_delay_ns.load(SeqCst));
         if self.failing_fences.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1)).is_ok() {
             return Status::LINK_DOWN;
@@ -179,7 +205,7 @@ impl Link for Valve {
     }
 
     fn atomic(&self, key: RegionKey, off: HomeOff, op: AtomicOp, deadline: Deadline) -> Result<u64, Status> {
-        self.check()?;
+        let _inside = self.enter()?;
         self.inner.atomic(key, off, op, deadline)
     }
 

@@ -65,23 +65,35 @@ impl World {
             self.rig.home.restart(1);
         }
         let start = Instant::now();
+        let mut tries = Vec::new();
         loop {
             if start.elapsed() > Duration::from_secs(10) {
-                return Err(format!("it does not recover: {:?}", self.rig.region.condition()));
+                let last = &tries[tries.len().saturating_sub(4)..];
+                let n = tries.len();
+                return Err(format!(
+                    "it does not recover: {:?}, {n} tries, the last {last:?}",
+                    self.rig.region.condition()
+                ));
             }
             let region = &self.rig.region;
-            let released = region.release(0, 0);
-            if !matches!(released, Status::OK | Status::POISONED) || !region.acquire(0, 0).is_ok() {
+            let sync = || [region.release(0, 0), region.acquire(0, 0)];
+            let [released, acquired] = sync();
+            tries.push((start.elapsed(), [released, acquired]));
+            if !matches!(released, Status::OK | Status::POISONED) || !acquired.is_ok() {
                 std::thread::sleep(Duration::from_micros(300));
                 continue;
             }
             let before = region.stats().pages_poisoned.get();
             // The keeper heals too; it must be through with it.
-            if region.condition().0 == Condition::Ok && region.release(0, 0).is_ok() && region.acquire(0, 0).is_ok() {
-                self.released(0, self.len)?;
-                self.model.acquire(0, self.len);
-                self.sound_at = before;
-                return Ok(());
+            if region.condition().0 == Condition::Ok {
+                let again = sync();
+                if again == [Status::OK; 2] {
+                    self.released(0, self.len)?;
+                    self.model.acquire(0, self.len);
+                    self.sound_at = before;
+                    return Ok(());
+                }
+                tries.push((start.elapsed(), again));
             }
         }
     }

@@ -76,9 +76,11 @@ impl World {
         let bytes = program.home.len().next_multiple_of(PAGE);
         let home = if embedded { Home::restartable(bytes, seed) } else { Home::loopback(bytes, seed) };
         home.poke(0, &program.home);
+        // Many failures and slow fences on two ways: changes of the way while something is under way.
+        let rough = rng.u32(0..4) == 0;
         let plan = Plan {
             seed,
-            loss_ppm: rng.u32(0..20_000),
+            loss_ppm: rng.u32(0..if rough { 100_000 } else { 20_000 }),
             partial_ppm: rng.u32(0..20_000),
             delay_ppm: 10_000,
             delay_ns: 100_000,
@@ -88,13 +90,16 @@ impl World {
         let (home, valve) = home.behind("faulty", plan.clone()).with_valve();
         let mut valves = vec![valve];
         // Two ways to the same home, every third time.
-        let home = if rng.u32(0..3) == 0 {
+        let home = if rough || rng.u32(0..3) == 0 {
             let (other, valve) = home.plain().behind("faulty", Plan { seed: seed ^ 1, ..plan }).with_valve();
             valves.push(valve);
             home.or_over(&other)
         } else {
             home
         };
+        if rough {
+            valves.iter().for_each(|v| v.slow_fences(2_000_000));
+        }
         World {
             rig: Rig::new(backend, home, options(seed)),
             valves,
@@ -190,7 +195,7 @@ impl World {
         while self.rig.region.status() != self.last_status() && start.elapsed() < Duration::from_secs(5) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        std::thread::sleep(Duration::from_millis(1));
+        self.valves.iter().for_each(|v| v.drained());
         self.over = Some(self.home());
     }
 
