@@ -88,6 +88,9 @@ impl Held {
         if keep {
             // SAFETY: the caller vouches for the source.
             let bytes = unsafe { std::slice::from_raw_parts(op.src, op.len) }.to_vec();
+            // One that it covers would arrive just before it: nobody can tell. What is sent again and again while nothing
+            // arrives must not pile up.
+            held.retain(|h| !(op.off.0 <= h.0.0 && h.0.plus(h.1.len()).0 <= op.off.plus(op.len).0));
             held.push((op.off, bytes));
         }
         Ok(keep)
@@ -157,6 +160,27 @@ mod tests {
             Status::OK
         );
         assert_eq!(got, Some((HomeOff(3), vec![7])));
+    }
+
+    #[test]
+    fn what_is_sent_again_does_not_pile_up() {
+        let held = Held::new();
+        for value in 0..100u8 {
+            let bytes = [value; 8];
+            for off in [8u64, 10, 24] {
+                // SAFETY: the buffer is live for the call.
+                let kept = unsafe { held.keep(&WriteOp { src: bytes.as_ptr(), len: 8, off: HomeOff(off) }, true, 0) };
+                assert_eq!(kept, Ok(true));
+            }
+        }
+        let mut home = [0u8; 32];
+        let mut n = 0;
+        held.release(|off, bytes| {
+            home[off.0 as usize..off.0 as usize + bytes.len()].copy_from_slice(bytes);
+            n += 1;
+            Status::OK
+        });
+        assert_eq!((n, home[8], home[17], home[31]), (3, 99, 99, 99));
     }
 
     /// A path that was left: nothing it held arrives, nor what a batch under way adds; later batches are its own again.

@@ -84,7 +84,7 @@ impl World {
             partial_ppm: rng.u32(0..20_000),
             delay_ppm: 10_000,
             delay_ns: 100_000,
-            reorder_ppm: [0, 300_000][rng.usize(..2)],
+            reorder_ppm: if rough { 600_000 } else { [0, 300_000][rng.usize(..2)] },
             ..Plan::default()
         };
         let (home, valve) = home.behind("faulty", plan.clone()).with_valve();
