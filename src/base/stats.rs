@@ -122,5 +122,7 @@ counters! {
         requests,
         /// lists of work requests handed to it at once
         doorbells,
+        /// fences made by FLUSH requests, each in place of a READ
+        flushes,
     }
 }

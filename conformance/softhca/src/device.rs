@@ -4,6 +4,8 @@
 //! not read as that counts as the default. Every process of a host must be given the same value: a device is the same
 //! device everywhere. Ports are Ethernet ports with two RoCE v2 GIDs: index 0 link-local, index 1 the IPv4-mapped
 //! loopback address 127.0.0.(1 + number of the port on this host).
+//!
+//! `LIBSOFTHCA_FLUSH=on` gives all of them FLUSH, which few devices have.
 
 use ibverbs_sys as sys;
 use std::sync::OnceLock;
@@ -77,6 +79,12 @@ pub fn gid(device: u32, port: u32, index: usize) -> Option<[u8; 16]> {
         _ => return None,
     }
     Some(g)
+}
+
+/// Whether the device has FLUSH: `LIBSOFTHCA_FLUSH=on`. Few have.
+pub fn flushes() -> bool {
+    static WISH: OnceLock<bool> = OnceLock::new();
+    *WISH.get_or_init(|| std::env::var("LIBSOFTHCA_FLUSH").is_ok_and(|t| t == "on"))
 }
 
 /// Device and port that a GID belongs to.

@@ -17,7 +17,9 @@ pub mod access {
     pub const REMOTE_ATOMIC: u32 = 8;
     /// Windows may be bound to it.
     pub const BIND: u32 = 16;
-    /// Rights a registration may ask for; the rest but the optional ones is not supported.
+    /// FLUSH until everyone on the host sees the bytes.
+    pub const FLUSH_GLOBAL: u32 = 1 << 8;
+    /// Rights a registration may ask for; the rest but the optional ones, and FLUSH where the device has it, is not supported.
     pub const KNOWN: u32 = 31;
     /// Bits that a device may ignore, relaxed ordering among them.
     pub const OPTIONAL: u32 = 0x3ff0_0000;

@@ -28,6 +28,7 @@ pub fn request(qp: &Qp, wr_id: u64, opcode: u32, flags: u32) -> Result<SendWqe, 
         wr::IBV_WR_ATOMIC_FETCH_AND_ADD => (Op::FetchAdd, wc::IBV_WC_FETCH_ADD),
         wr::IBV_WR_BIND_MW => (Op::Bind, wc::IBV_WC_BIND_MW),
         wr::IBV_WR_LOCAL_INV => (Op::Invalidate, wc::IBV_WC_LOCAL_INV),
+        wr::IBV_WR_FLUSH => (Op::Flush, wc::IBV_WC_FLUSH),
         _ => return Err(libc::EINVAL),
     };
     let transport = match qp.kind {

@@ -18,6 +18,8 @@ pub const READ: u32 = 3;
 pub const COMPARE_SWAP: u32 = 4;
 /// Fetch and add.
 pub const FETCH_ADD: u32 = 5;
+/// FLUSH: what came before it is visible to everyone when it is answered; `a` bytes.
+pub const FLUSH: u32 = 6;
 /// Smallest kind that is an answer.
 pub const ANSWERS: u32 = 16;
 /// Done.

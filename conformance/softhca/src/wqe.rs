@@ -68,6 +68,8 @@ pub enum Op {
     CompareSwap,
     /// Fetch and add of `a`.
     FetchAdd,
+    /// FLUSH of `a` bytes.
+    Flush,
     /// Binding of a memory window: nothing is sent.
     Bind,
     /// Invalidation of a local key: nothing is sent.

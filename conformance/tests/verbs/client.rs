@@ -472,6 +472,33 @@ fn a_fence_does_not_return_before_another_ones_read() {
     assert_eq!(link.fence(k, soon()), Status::OK, "after {:?}", began.elapsed());
 }
 
+#[test]
+fn fences_flush_where_both_sides_have_it() {
+    if !on_hca("client::fences_flush_where_both_sides_have_it", &[("LIBSOFTHCA_FLUSH", "on")]) {
+        return;
+    }
+    let (e, link, k) = pair();
+    let bytes = pattern(4096, 9);
+    for round in 1..=3 {
+        assert_eq!(post(&link, k, &[op(&bytes, 0)]), Status::OK);
+        assert_eq!(link.fence(k, soon()), Status::OK);
+        assert_eq!(link.stats().flushes.get(), round, "one lane was written");
+        assert_eq!(link.fence(k, soon()), Status::OK);
+        assert_eq!(link.stats().flushes.get(), round, "nothing was written since");
+    }
+    assert!(e.home[..4096] == bytes);
+}
+
+#[test]
+fn fences_read_where_a_device_has_no_flush() {
+    if !on_hca("client::fences_read_where_a_device_has_no_flush", &[("LIBSOFTHCA_FLUSH", "off")]) {
+        return;
+    }
+    let (_e, link, k) = pair();
+    assert_eq!(post(&link, k, &[op(&pattern(64, 1), 0)]), Status::OK);
+    assert_eq!((link.fence(k, soon()), link.stats().flushes.get()), (Status::OK, 0));
+}
+
 fn link_address(link: &VerbsLink) -> SocketAddr {
     SocketAddr::new("127.0.0.1".parse().unwrap(), link.port())
 }

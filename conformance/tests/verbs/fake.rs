@@ -181,7 +181,12 @@ impl Fake {
         };
         let pairs: Vec<_> = lanes.iter().map(pair).collect();
         let lanes = pairs.iter().map(QueuePair::endpoint).collect();
-        let answer = Message::Connected { addr: registered.base() as u64, rkey: registered.rkey, lanes };
+        let answer = Message::Connected {
+            addr: registered.base() as u64,
+            rkey: registered.rkey,
+            flush: registered.flushes,
+            lanes,
+        };
         self.homes.insert(id, Home { _pairs: pairs, _registered: registered });
         answer
     }

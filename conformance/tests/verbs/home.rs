@@ -95,7 +95,7 @@ impl Peer {
             || QueuePair::new(&self.domain, &self.cq, &self.port, Depth { requests: 8, inline: 0 }, false).unwrap();
         let mine = [new(), new(), new()];
         match self.client.ask(&Message::Connect { lanes: mine.iter().map(QueuePair::endpoint).collect() }).unwrap() {
-            Message::Connected { addr, rkey, lanes } => {
+            Message::Connected { addr, rkey, lanes, .. } => {
                 assert_eq!(lanes.len(), 3);
                 mine.iter().zip(&lanes).for_each(|(q, l)| q.connect(l).unwrap());
                 (self.addr, self.rkey) = (addr, rkey);

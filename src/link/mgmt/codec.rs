@@ -96,9 +96,10 @@ fn body(w: &mut Writer, m: &Message) {
             w.u64(*len);
         }
         Message::Connect { lanes } => w.lanes(lanes),
-        Message::Connected { addr, rkey, lanes } => {
+        Message::Connected { addr, rkey, flush, lanes } => {
             w.u64(*addr);
             w.u32(*rkey);
+            w.u8(u8::from(*flush));
             w.lanes(lanes);
         }
     }
@@ -152,7 +153,7 @@ fn parse(r: &mut Reader<'_>, kind: u16) -> Result<Message, CodecError> {
         13 => Message::DeviceFlush { off: r.u64()?, len: r.u64()? },
         14 => Message::Ended,
         15 => Message::Connect { lanes: r.lanes()? },
-        16 => Message::Connected { addr: r.u64()?, rkey: r.u32()?, lanes: r.lanes()? },
+        16 => Message::Connected { addr: r.u64()?, rkey: r.u32()?, flush: r.u8()? & 1 == 1, lanes: r.lanes()? },
         other => return Err(CodecError::Type(other)),
     })
 }

@@ -151,6 +151,8 @@ pub enum Message {
         addr: u64,
         /// Remote key, good for this client's queue pairs only.
         rkey: u32,
+        /// The memory may be flushed.
+        flush: bool,
         /// As many as in the question.
         lanes: Vec<Endpoint>,
     },

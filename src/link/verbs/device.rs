@@ -40,6 +40,8 @@ pub struct Caps {
     pub relaxed: bool,
     /// It takes registrations that pin no pages.
     pub on_demand: bool,
+    /// It takes registrations that may be flushed from afar.
+    pub flush: bool,
 }
 
 /// An open device. Calls that make or change something may be made by one thread at a time or by many: drivers lock. All of
@@ -135,6 +137,7 @@ impl Device {
             atomics: a.atomic_cap != ib::IBV_ATOMIC_NONE,
             relaxed: self.takes(ib::ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING),
             on_demand: self.takes(ib::ibv_access_flags::IBV_ACCESS_ON_DEMAND),
+            flush: self.takes(ib::ibv_access_flags::IBV_ACCESS_FLUSH_GLOBAL),
         };
         Ok(())
     }

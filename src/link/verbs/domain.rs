@@ -1,6 +1,6 @@
 //! Protection domains, and memory registered in them.
 
-use super::device::Device;
+use super::device::{Caps, Device};
 use super::words::{self, Call};
 use crate::base::{Error, Result, Status};
 use crate::sys::errno::around;
@@ -17,19 +17,21 @@ pub enum Rights {
     Local,
     /// As Local, and READ by the other side.
     Read,
-    /// As Read, and WRITE and atomics by the other side. Never with relaxed ordering: whoever looks at the memory must see writes in the
+    /// As Read, and WRITE, FLUSH where the device has it, and atomics by the other side. Never with relaxed ordering: whoever looks at the memory must see writes in the
     /// order in which their sender fenced them.
     Write,
 }
 
 impl Rights {
-    fn flags(self, relaxed: bool) -> u32 {
+    fn flags(self, caps: Caps) -> u32 {
         use ib::ibv_access_flags as f;
+        let flush = if caps.flush { f::IBV_ACCESS_FLUSH_GLOBAL.0 } else { 0 };
+        let changes = f::IBV_ACCESS_REMOTE_WRITE.0 | f::IBV_ACCESS_REMOTE_ATOMIC.0;
         let remote = match self {
-            Rights::Local if relaxed => f::IBV_ACCESS_RELAXED_ORDERING.0,
+            Rights::Local if caps.relaxed => f::IBV_ACCESS_RELAXED_ORDERING.0,
             Rights::Local => 0,
             Rights::Read => f::IBV_ACCESS_REMOTE_READ.0,
-            Rights::Write => f::IBV_ACCESS_REMOTE_READ.0 | f::IBV_ACCESS_REMOTE_WRITE.0 | f::IBV_ACCESS_REMOTE_ATOMIC.0,
+            Rights::Write => f::IBV_ACCESS_REMOTE_READ.0 | changes | flush,
         };
         f::IBV_ACCESS_LOCAL_WRITE.0 | remote
     }
@@ -87,7 +89,7 @@ impl Domain {
             if e == Errno::NOMEM { error.remedy("raise `ulimit -l` (LimitMEMLOCK= of a service)") } else { error }
         };
         device.at_hand().map_err(fail)?;
-        let flags = rights.flags(caps.relaxed);
+        let flags = rights.flags(caps);
         let attempt = |flags: u32| {
             // SAFETY: a live domain; the caller vouches for the memory.
             let (mr, e) = around(|| unsafe { (device.lib.reg_mr)(self.pd(), ptr.cast(), len, ptr as u64, flags) });
@@ -103,7 +105,8 @@ impl Domain {
         // SAFETY: a live registration; its keys never change.
         let keys = unsafe { mr.as_ref() };
         let (lkey, rkey) = (keys.lkey, keys.rkey);
-        Ok(Registered { domain: self.clone(), mr, base: ptr as usize, len, lkey, rkey })
+        let flushes = flags & ib::ibv_access_flags::IBV_ACCESS_FLUSH_GLOBAL.0 != 0;
+        Ok(Registered { domain: self.clone(), mr, base: ptr as usize, len, lkey, rkey, flushes })
     }
 }
 
@@ -126,6 +129,8 @@ pub struct Registered {
     pub lkey: u32,
     /// For the other side.
     pub rkey: u32,
+    /// The other side may FLUSH it.
+    pub flushes: bool,
 }
 
 // SAFETY: the driver locks for itself.

@@ -59,7 +59,7 @@ impl Grant {
         };
         self.pairs = lanes.iter().zip(pick(ports, lanes)).map(pair).collect::<Result<Vec<_>>>()?;
         let lanes = self.pairs.iter().map(QueuePair::endpoint).collect();
-        Ok(Message::Connected { addr: home.base() as u64, rkey: home.rkey, lanes })
+        Ok(Message::Connected { addr: home.base() as u64, rkey: home.rkey, flush: home.flushes, lanes })
     }
 
     /// Takes the memory away: when this returns the device reaches nothing of it for this client, and it may be moved or unmapped. What the

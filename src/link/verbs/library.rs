@@ -50,6 +50,7 @@ table! {
     create_cq = c"ibv_create_cq" @ c"IBVERBS_1.1": fn(*mut ib::ibv_context, c_int, *mut c_void, *mut ib::ibv_comp_channel, c_int) -> *mut ib::ibv_cq;
     destroy_cq = c"ibv_destroy_cq" @ c"IBVERBS_1.1": fn(*mut ib::ibv_cq) -> c_int;
     create_qp = c"ibv_create_qp" @ c"IBVERBS_1.1": fn(*mut ib::ibv_pd, *mut ib::ibv_qp_init_attr) -> *mut ib::ibv_qp;
+    qp_to_qp_ex = c"ibv_qp_to_qp_ex" @ c"IBVERBS_1.6": fn(*mut ib::ibv_qp) -> *mut ib::ibv_qp_ex;
     modify_qp = c"ibv_modify_qp" @ c"IBVERBS_1.1": fn(*mut ib::ibv_qp, *mut ib::ibv_qp_attr, c_int) -> c_int;
     destroy_qp = c"ibv_destroy_qp" @ c"IBVERBS_1.1": fn(*mut ib::ibv_qp) -> c_int;
 }

@@ -27,6 +27,7 @@
 pub mod client;
 pub mod device;
 pub mod domain;
+mod extended;
 pub mod home;
 pub mod library;
 pub mod port;

@@ -2,6 +2,7 @@
 
 use super::device::{Device, number};
 use super::domain::Domain;
+use super::extended::{self, Flush};
 use super::port::Port;
 use super::words::{self, Call, Outcome};
 use crate::base::{Error, Result, Status};
@@ -114,6 +115,7 @@ pub struct QueuePair {
     domain: Arc<Domain>,
     qp: NonNull<ib::ibv_qp>,
     post: unsafe extern "C" fn(*mut ib::ibv_qp, *mut ib::ibv_send_wr, *mut *mut ib::ibv_send_wr) -> i32,
+    flush: Option<Flush>,
     port: Port,
     number: u32,
     psn: u32,
@@ -141,6 +143,10 @@ impl QueuePair {
         let fail = |call, e| failed(device, "make a queue pair", call, e);
         device.at_hand().map_err(|e| fail(Call::Other, e))?;
         let (qp, depth) = create(domain, completions, depth).map_err(|e| fail(Call::CreatePair, e))?;
+        // SAFETY: a live queue pair; the answer is null where it was not created for that.
+        let flush = device.caps().flush.then(|| unsafe { (device.lib.qp_to_qp_ex)(qp.as_ptr()) });
+        // SAFETY: as above.
+        let flush = flush.and_then(|qp| unsafe { Flush::of(qp) });
         // SAFETY: a live queue pair; its number never changes.
         let number = unsafe { (*qp.as_ptr()).qp_num };
         // SAFETY: an open context; its table of operations never changes.
@@ -150,6 +156,7 @@ impl QueuePair {
             domain: domain.clone(),
             qp,
             post: post.unwrap_or(no_post),
+            flush,
             port: *port,
             number,
             psn,
@@ -168,6 +175,19 @@ impl QueuePair {
     /// What it can hold.
     pub fn depth(&self) -> Depth {
         self.depth
+    }
+
+    /// True when it can post a FLUSH.
+    pub fn flushes(&self) -> bool {
+        self.flush.is_some()
+    }
+
+    /// Posts a FLUSH of the registration of `rkey` that lies at `addr`: its completion, named `id`, says that the writes before it are
+    /// visible to everyone there. Async-signal-safe, after [`Device::at_hand`] in this thread. `NOSYS` where [`QueuePair::flushes`]
+    /// is false. Not beside another post to this queue pair.
+    pub(super) fn post_flush(&self, id: u64, addr: u64, rkey: u32) -> std::result::Result<(), Errno> {
+        // SAFETY: a live queue pair; callers post to it one at a time.
+        self.flush.as_ref().map_or(Err(Errno::NOSYS), |f| unsafe { f.post(id, addr, rkey) })
     }
 
     /// This side, as the other must know it.
@@ -189,8 +209,9 @@ impl QueuePair {
         let mut attr = blank(ib::ibv_qp_state::IBV_QPS_INIT);
         attr.port_num = self.port.number;
         if remote {
+            let flush = if self.domain.device().caps().flush { f::IBV_ACCESS_FLUSH_GLOBAL.0 } else { 0 };
             attr.qp_access_flags =
-                f::IBV_ACCESS_REMOTE_READ.0 | f::IBV_ACCESS_REMOTE_WRITE.0 | f::IBV_ACCESS_REMOTE_ATOMIC.0;
+                f::IBV_ACCESS_REMOTE_READ.0 | f::IBV_ACCESS_REMOTE_WRITE.0 | f::IBV_ACCESS_REMOTE_ATOMIC.0 | flush;
         }
         let mask = m::IBV_QP_STATE.0 | m::IBV_QP_PKEY_INDEX.0 | m::IBV_QP_PORT.0 | m::IBV_QP_ACCESS_FLAGS.0;
         self.modify(&mut attr, mask)
@@ -304,7 +325,12 @@ fn create(
             qp_type: ib::ibv_qp_type::IBV_QPT_RC,
             sq_sig_all: 0,
         };
-        // SAFETY: a live domain and completion queue, and complete attributes.
+        // SAFETY: an open context, a live domain and completion queue of it, and complete attributes.
+        let flushing = || unsafe { extended::create(device.ctx(), domain.pd(), &mut init) };
+        if let Some(qp) = device.caps().flush.then(flushing).flatten() {
+            return Ok((qp, Depth { requests, inline: init.cap.max_inline_data }));
+        }
+        // SAFETY: as above.
         let (qp, e) = around(|| unsafe { (device.lib.create_qp)(domain.pd(), &raw mut init) });
         match NonNull::new(qp) {
             Some(qp) => return Ok((qp, Depth { requests, inline: init.cap.max_inline_data })),

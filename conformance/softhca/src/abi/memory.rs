@@ -76,7 +76,8 @@ unsafe extern "C" fn ibv_dealloc_pd(pd: *mut sys::ibv_pd) -> i32 {
 /// The rights of a registration, if the device can give them.
 fn rights(flags: u32) -> Result<u32, i32> {
     let flags = flags & !access::OPTIONAL;
-    if flags & !access::KNOWN != 0 {
+    let known = if device::flushes() { access::KNOWN | access::FLUSH_GLOBAL } else { access::KNOWN };
+    if flags & !known != 0 {
         return Err(libc::EOPNOTSUPP);
     }
     // What writes for others writes locally.

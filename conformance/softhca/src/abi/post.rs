@@ -47,6 +47,10 @@ unsafe fn convert(own: &QpObject, from: &sys::ibv_send_wr) -> Result<SendWqe, i3
     if n > qp.caps.max_send_sge as usize {
         return Err(libc::EINVAL);
     }
+    // There is no place in the structure for what a FLUSH is about.
+    if from.opcode == wr::IBV_WR_FLUSH {
+        return Err(libc::EINVAL);
+    }
     let mut wqe = post::request(qp, from.wr_id, from.opcode, from.send_flags)?;
     // SAFETY: the caller vouches.
     let list = unsafe { pieces(from.sg_list, n) };

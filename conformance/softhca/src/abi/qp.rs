@@ -5,6 +5,7 @@ use super::cq::queue;
 use super::memory::domain;
 use super::{answer, argument, code, object, pointer, take_back};
 use crate::context::Context;
+use crate::device;
 use crate::device::{MAX_INLINE, MAX_SGE, MAX_WR};
 use crate::modify;
 use crate::qp::{Element, Kind, Parts, Qp};
@@ -157,6 +158,8 @@ pub unsafe extern "C" fn create_qp_ex(
     const SEND_OPS: u32 = 1 << 6;
     // SEND, WRITE, READ, the atomics, and what concerns windows.
     const OPS: u64 = 0x3ff;
+    const FLUSH: u64 = 1 << 11;
+    let known = if device::flushes() { OPS | FLUSH } else { OPS };
     // SAFETY: the caller vouches for the fields that the mask names, and those of the old structure.
     let mask = unsafe { (*init).comp_mask };
     // SAFETY: as above.
@@ -166,7 +169,7 @@ pub unsafe extern "C" fn create_qp_ex(
     if mask & PD == 0 {
         return pointer(Err(libc::EINVAL));
     }
-    if mask & !(PD | CREATE_FLAGS | SEND_OPS) != 0 || flags != 0 || ops & !OPS != 0 {
+    if mask & !(PD | CREATE_FLAGS | SEND_OPS) != 0 || flags != 0 || ops & !known != 0 {
         return pointer(Err(libc::EOPNOTSUPP));
     }
     // SAFETY: as above.

@@ -3,6 +3,7 @@
 use super::memory::Handle;
 use super::qp::QpObject;
 use super::{argument, object, post as convert};
+use crate::device;
 use crate::events::lock;
 use crate::post::{self, may_inline};
 use crate::wqe::{Address, Data, SendWqe, Sge, Sges};
@@ -25,6 +26,7 @@ pub fn fill(qp: &mut sys::ibv_qp_ex) {
     qp.wr_rdma_read = Some(rdma_read);
     qp.wr_atomic_cmp_swp = Some(atomic_cmp_swp);
     qp.wr_atomic_fetch_add = Some(atomic_fetch_add);
+    qp.wr_flush = Some(flush);
     qp.wr_set_sge = Some(set_sge);
     qp.wr_set_sge_list = Some(set_sge_list);
     qp.wr_set_inline_data = Some(set_inline_data);
@@ -163,6 +165,23 @@ unsafe extern "C" fn atomic_fetch_add(qp: *mut sys::ibv_qp_ex, rkey: u32, addr: 
     let rest = |w: &mut SendWqe| (w.rkey, w.addr, w.a) = (rkey, addr, add);
     // SAFETY: the program gives a queue pair.
     unsafe { begin(qp, op::IBV_WR_ATOMIC_FETCH_AND_ADD, rest) }
+}
+
+/// Only what makes bytes visible on the whole host: this memory does not outlive it.
+unsafe extern "C" fn flush(qp: *mut sys::ibv_qp_ex, rkey: u32, addr: u64, len: usize, kind: u8, level: u8) {
+    const GLOBAL: u8 = 1;
+    const RANGE: u8 = 0;
+    const REGION: u8 = 1;
+    // Of a whole region only the key counts; its first byte stands for it.
+    let bytes = if level == REGION { 1 } else { len as u64 };
+    // SAFETY: the program gives a queue pair.
+    unsafe { begin(qp, op::IBV_WR_FLUSH, |w| (w.rkey, w.addr, w.a) = (rkey, addr, bytes)) }
+    let rest = |_: &QpObject, _: &mut SendWqe| {
+        let known = kind == GLOBAL && matches!(level, RANGE | REGION) && u32::try_from(len).is_ok();
+        if known && device::flushes() { Ok(()) } else { Err(libc::EINVAL) }
+    };
+    // SAFETY: the program gives a queue pair.
+    unsafe { go_on(qp, rest) }
 }
 
 unsafe extern "C" fn set_sge(qp: *mut sys::ibv_qp_ex, lkey: u32, addr: u64, len: u32) {

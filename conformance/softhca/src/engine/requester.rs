@@ -188,6 +188,7 @@ fn request(context: &Context, qp: &Qp, inner: &Inner, wqe: &SendWqe) -> Header {
         Op::Write => wire::WRITE,
         Op::Read => wire::READ,
         Op::CompareSwap => wire::COMPARE_SWAP,
+        Op::Flush => wire::FLUSH,
         // The last two are never sent.
         Op::FetchAdd | Op::Bind | Op::Invalidate => wire::FETCH_ADD,
     };

@@ -127,6 +127,11 @@ fn take(
             let data = remote(context, qp, inner, h, u64::from(h.total), access::REMOTE_READ)?;
             Ok(Some(Answer { data, ..Answer::to(h, wire::DATA, 0) }))
         }
+        wire::FLUSH => {
+            // Bytes are in memory when a request is taken: nothing is left to be done but the checks.
+            remote(context, qp, inner, h, h.a, access::FLUSH_GLOBAL)?;
+            Ok(Some(Answer::to(h, wire::ACK, 0)))
+        }
         wire::COMPARE_SWAP | wire::FETCH_ADD => {
             let old = atomic(context, qp, inner, h)?;
             inner.replay.push_back((h.seq, old));

@@ -43,7 +43,8 @@ fn message() -> impl Strategy<Value = Message> {
         any::<u64>().prop_map(|token| Message::Pong { token }),
         (any::<u64>(), any::<u64>()).prop_map(|(off, len)| Message::DeviceFlush { off, len }),
         lanes().prop_map(|lanes| Message::Connect { lanes }),
-        (any::<u64>(), any::<u32>(), lanes()).prop_map(|(addr, rkey, lanes)| Message::Connected { addr, rkey, lanes }),
+        (any::<u64>(), any::<u32>(), any::<bool>(), lanes())
+            .prop_map(|(addr, rkey, flush, lanes)| Message::Connected { addr, rkey, flush, lanes }),
     ]
 }
 

@@ -10,6 +10,7 @@ use super::super::words::Outcome;
 use super::super::{Batch, Completion, Completions, Device, Place, QueuePair, Request, Verb};
 use super::trips::Trips;
 use crate::base::Status;
+use crate::base::stats::LinkStats;
 use crate::sys::Errno;
 use crate::sys::sync::{Lock, LockGuard, SignalsBlocked};
 use std::cell::UnsafeCell;
@@ -51,6 +52,8 @@ pub(super) struct Wires {
     /// Address of the region's first byte at the other side, and its key.
     pub addr: u64,
     pub rkey: u32,
+    /// Both sides flush.
+    pub flush: bool,
     /// Requests that still fit.
     pub room: u32,
 }
@@ -175,12 +178,51 @@ impl Lane {
         pieces: &[Piece],
         trip: Option<u32>,
     ) -> Result<usize, Refused> {
+        self.launch(signals, pieces.len() as u32, trip, |w, i| {
+            if pieces.len() <= FEW {
+                // SAFETY: passed on from the caller.
+                unsafe { post::<FEW>(w, i, pieces) }
+            } else {
+                // SAFETY: as above.
+                unsafe { post::<MOST>(w, i, pieces) }
+            }
+        })
+    }
+
+    /// Starts the flight that tells when the writes before it are readable at the home: a FLUSH where both sides have it,
+    /// otherwise `echo`, a READ. The caller is to call [`Lane::land`] as above.
+    ///
+    /// # Safety
+    /// As for [`Lane::start`].
+    pub unsafe fn start_fence(
+        &self,
+        signals: &SignalsBlocked,
+        echo: Piece,
+        stats: &LinkStats,
+    ) -> Result<usize, Refused> {
+        self.launch(signals, 1, None, |w, i| match w.flush {
+            true => {
+                let posted = w.pair.post_flush(i as u64 | LAST, w.addr, w.rkey);
+                posted.map(|()| stats.flushes.hit()).map_err(|e| (e, 0))
+            }
+            // SAFETY: passed on from the caller.
+            false => unsafe { post::<1>(w, i, &[echo]) },
+        })
+    }
+
+    /// Has `post` start a flight of `count` requests.
+    fn launch(
+        &self,
+        signals: &SignalsBlocked,
+        count: u32,
+        trip: Option<u32>,
+        post: impl FnOnce(&Wires, usize) -> Result<(), (Errno, usize)>,
+    ) -> Result<usize, Refused> {
         let lock = self.lock.lock(signals);
         let Some(w) = self.wires(&lock) else { return Err(Refused::Down) };
         if self.is_broken() || w.device.at_hand().is_err() {
             return Err(Refused::Down);
         }
-        let count = pieces.len() as u32;
         let free = |f: &Flight| f.state.load(SeqCst) == FREE;
         let Some((i, flight)) = self.flights.iter().enumerate().find(|(_, f)| free(f)).filter(|_| w.room >= count)
         else {
@@ -191,14 +233,7 @@ impl Lane {
         flight.trip.store(trip.map_or(0, |t| t + 1), SeqCst);
         flight.state.store(FLYING, SeqCst);
         w.room -= count;
-        let posted = if pieces.len() <= FEW {
-            // SAFETY: passed on from the caller.
-            unsafe { post::<FEW>(w, i, pieces) }
-        } else {
-            // SAFETY: as above.
-            unsafe { post::<MOST>(w, i, pieces) }
-        };
-        match posted {
+        match post(w, i) {
             Ok(()) => Ok(i),
             Err((_, 0)) => {
                 flight.state.store(FREE, SeqCst);

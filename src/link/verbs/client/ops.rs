@@ -185,17 +185,17 @@ impl Session {
         Ok(())
     }
 
-    /// Makes delivered writes readable: a READ behind the last write of each lane.
+    /// Makes delivered writes readable: a READ, or a FLUSH, behind the last write of each lane.
     pub fn fence(&self, deadline: Deadline) -> Result<(), Status> {
         self.ready(deadline)?;
         let signals = quiet();
-        let echo = [self.echo()?];
+        let echo = self.echo()?;
         let mut flights = [None; 32];
         let mut first = Ok(());
         for (i, (lane, flight)) in self.lanes.iter().zip(&mut flights).enumerate() {
             let Some(writes) = lane.to_fence() else { continue };
             // SAFETY: it goes to the buffer's page for such answers, which lives as long as the link.
-            match unsafe { self.start(&signals, i, &echo, None, deadline) } {
+            match unsafe { self.start_fence(&signals, i, echo, deadline) } {
                 Ok(f) => *flight = Some((f, writes)),
                 Err(s) => first = first.and(Err(s)),
             }

@@ -164,13 +164,40 @@ impl Session {
         trip: Option<u32>,
         deadline: Deadline,
     ) -> Result<usize, Status> {
+        // SAFETY: passed on from the caller.
+        let start = |l: &Lane| unsafe { l.start(signals, pieces, trip) };
+        self.launch(signals, lane, pieces.len(), deadline, start)
+    }
+
+    /// Starts the flight that tells when the writes before it on this lane are readable at the home.
+    ///
+    /// # Safety
+    /// As for [`Lane::start_fence`].
+    pub unsafe fn start_fence(
+        &self,
+        signals: &SignalsBlocked,
+        lane: usize,
+        echo: Piece,
+        deadline: Deadline,
+    ) -> Result<usize, Status> {
+        // SAFETY: passed on from the caller.
+        self.launch(signals, lane, 1, deadline, |l| unsafe { l.start_fence(signals, echo, &self.rigs.stats) })
+    }
+
+    fn launch(
+        &self,
+        signals: &SignalsBlocked,
+        lane: usize,
+        requests: usize,
+        deadline: Deadline,
+        start: impl Fn(&Lane) -> Result<usize, Refused>,
+    ) -> Result<usize, Status> {
         let (l, mut rest) = (self.lanes.get(lane).ok_or(Status::INTERNAL)?, Rest::new());
         loop {
-            // SAFETY: passed on from the caller.
-            match unsafe { l.start(signals, pieces, trip) } {
+            match start(l) {
                 Ok(flight) => {
                     self.rigs.stats.doorbells.hit();
-                    self.rigs.stats.requests.add(pieces.len() as u64);
+                    self.rigs.stats.requests.add(requests as u64);
                     if l.is_broken() {
                         self.alarm();
                     }

@@ -48,6 +48,14 @@ pub(super) struct Talk {
     pub heard: u64,
 }
 
+/// What the exporter says about his side.
+struct Far {
+    addr: u64,
+    rkey: u32,
+    flush: bool,
+    lanes: Vec<Endpoint>,
+}
+
 impl Talk {
     /// Connects and opens the region.
     pub fn open(plan: &Plan, deadline: Deadline) -> Result<(Talk, RegionDesc)> {
@@ -76,26 +84,29 @@ impl Talk {
             made.push((cq, pair));
         }
         let mine: Vec<Endpoint> = made.iter().map(|(_, pair)| pair.endpoint()).collect();
-        let (addr, rkey, lanes) = self.exchange(mine, deadline)?;
-        for ((_, pair), other) in made.iter().zip(&lanes) {
+        let far = self.exchange(mine, deadline)?;
+        for ((_, pair), other) in made.iter().zip(&far.lanes) {
             pair.connect(other)?;
         }
         session.atomics.store(rig.choice.device.caps().atomics, SeqCst);
         for (lane, (cq, pair)) in session.lanes.iter().zip(made) {
             let (device, room) = (rig.choice.device.clone(), pair.depth().requests);
-            lane.install(Wires { pair, cq, device, addr, rkey, room });
+            let flush = far.flush && pair.flushes();
+            lane.install(Wires { pair, cq, device, addr: far.addr, rkey: far.rkey, flush, room });
         }
         Ok(())
     }
 
-    fn exchange(&mut self, lanes: Vec<Endpoint>, deadline: Deadline) -> Result<(u64, u32, Vec<Endpoint>)> {
+    fn exchange(&mut self, lanes: Vec<Endpoint>, deadline: Deadline) -> Result<Far> {
         let (attempt, count) = ("connect queue pairs", lanes.len());
         self.client.until(deadline);
         let mut answer = self.client.ask(&Message::Connect { lanes })?;
         loop {
             self.heard = now();
             match answer {
-                Message::Connected { addr, rkey, lanes } if lanes.len() == count => return Ok((addr, rkey, lanes)),
+                Message::Connected { addr, rkey, flush, lanes } if lanes.len() == count => {
+                    return Ok(Far { addr, rkey, flush, lanes });
+                }
                 Message::Revoked { reason } => return Err(Error::new(Status::REVOKED, attempt, reason)),
                 Message::Ended => return Err(Error::new(Status::PEER_DEAD, attempt, "the export has ended")),
                 // It moved before it answers: the answer is of the new place.
