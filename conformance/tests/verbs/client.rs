@@ -388,7 +388,7 @@ fn the_same_memory_is_attached_again_and_other_memory_is_stale() {
 
 #[test]
 fn what_is_given_up_touches_nothing_afterwards() {
-    if !on_hca_with_control("client::what_is_given_up_touches_nothing_afterwards") {
+    if !on_hca_with_control("client::what_is_given_up_touches_nothing_afterwards", &[]) {
         return;
     }
     let (e, link, k) = pair();
@@ -424,7 +424,7 @@ fn what_is_given_up_touches_nothing_afterwards() {
 
 #[test]
 fn a_device_that_was_removed_is_opened_again() {
-    if !on_hca_with_control("client::a_device_that_was_removed_is_opened_again") {
+    if !on_hca_with_control("client::a_device_that_was_removed_is_opened_again", &[]) {
         return;
     }
     let (e, link, k) = pair();
@@ -449,9 +449,40 @@ fn a_device_that_was_removed_is_opened_again() {
     assert!(direct.iter().all(|b| *b == 4));
 }
 
+/// The buffer by which everything goes that is not registered cannot be registered when the device comes back: the link is not up before
+/// it can.
+#[test]
+fn a_device_that_takes_no_registrations_is_not_up() {
+    let name = "client::a_device_that_takes_no_registrations_is_not_up";
+    if !on_hca_with_control(name, &[("LIBSOFTHCA_DEVICES", "2")]) {
+        return;
+    }
+    let e = Exporter::start(any(), key(), LEN, 7);
+    let wish = DeviceWish::parse("softhca1").unwrap();
+    let link = VerbsLink::with_key("127.0.0.1", e.address.port(), key().clone(), wish, None, LogLevel::Off);
+    let k = open(&link).key;
+    let mut page = vec![0; 4096];
+    assert_eq!(fetch(&link, k, 0, &mut page, soon()), Status::OK);
+    control("remove device=1");
+    until(&link, k, "noticed", |h| matches!(h, Health::Retrying(_)));
+    control("register=12 device=1");
+    for _ in 0..200 {
+        let health = link.health(k);
+        assert!(
+            matches!(health, Health::Retrying(_)),
+            "{health:?}, and a fetch: {:?}",
+            fetch(&link, k, 0, &mut page, soon())
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    control("");
+    until_up(&link, k);
+    fetch_again(&link, k, 0, &mut page);
+}
+
 #[test]
 fn a_fence_does_not_return_before_another_ones_read() {
-    if !on_hca_with_control("client::a_fence_does_not_return_before_another_ones_read") {
+    if !on_hca_with_control("client::a_fence_does_not_return_before_another_ones_read", &[]) {
         return;
     }
     let (_e, link, k) = pair();

@@ -49,7 +49,7 @@ pub fn again(name: &str) -> Command {
 const CONTROL: &str = "SMC_TEST_FAULTS";
 
 /// As [`on_hca`], with faults that the child may change: see [`control`].
-pub fn on_hca_with_control(name: &str) -> bool {
+pub fn on_hca_with_control(name: &str, env: &[(&str, &str)]) -> bool {
     if std::env::var_os(CHILD).is_some() {
         return true;
     }
@@ -58,7 +58,7 @@ pub fn on_hca_with_control(name: &str) -> bool {
         softhca_support::target().join(format!("softhca/faults.{name}.{}", std::process::id()).replace("::", "-"));
     std::fs::write(&file, "").expect("make the control file");
     let path = file.to_str().expect("UTF-8");
-    on_hca(name, &[("LIBSOFTHCA_FAULTS", path), (CONTROL, path)]);
+    on_hca(name, &[&[("LIBSOFTHCA_FAULTS", path), (CONTROL, path)], env].concat());
     std::fs::remove_file(&file).expect("clean up");
     false
 }

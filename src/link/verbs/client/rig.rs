@@ -56,6 +56,7 @@ struct Stretch {
     len: usize,
     entry: usize,
     registered: Option<Registered>,
+    is_bounce: bool,
 }
 
 #[derive(Default)]
@@ -132,8 +133,11 @@ impl Rigs {
         self.make_bounce(&mut state, &domain)?;
         // Not the bounce buffer that was made just now: twice it may be more than may be pinned.
         for s in state.stretches.values_mut().filter(|s| s.registered.is_none()) {
-            // What cannot be registered (now) goes through the bounce buffer.
-            s.register(&domain, &self.known);
+            let registered = s.register(&domain, &self.known);
+            // What cannot be registered (now) goes through the bounce buffer; without that nothing goes at all. It is the first.
+            if s.is_bounce {
+                registered?;
+            }
         }
         let gone = || Error::new(Status::INTERNAL, "use RDMA", "the thread of the device has ended");
         let jobs = lock(&self.station).as_ref().ok_or_else(gone)?.jobs.clone();
@@ -159,7 +163,7 @@ impl Rigs {
                     let entry = self.known.add(ptr as usize, len).ok_or_else(full)?;
                     self.known.set(entry, Some(r.lkey));
                     state.last += 1;
-                    let s = Stretch { base: ptr as usize, len, entry, registered: Some(r) };
+                    let s = Stretch { base: ptr as usize, len, entry, registered: Some(r), is_bounce: true };
                     state.stretches.insert(state.last, s);
                     *lock(&self.bounce) = Some(Arc::new(bounce));
                     return Ok(());
@@ -209,8 +213,9 @@ impl Rigs {
 
     fn note(&self, base: usize, len: usize) -> Option<(u64, bool)> {
         let mut state = lock(&self.state);
-        let mut s = Stretch { base, len, entry: self.known.add(base, len)?, registered: None };
-        let good = state.rig.clone().is_some_and(|rig| s.register(&rig.domain, &self.known));
+        let entry = self.known.add(base, len)?;
+        let mut s = Stretch { base, len, entry, registered: None, is_bounce: false };
+        let good = state.rig.clone().is_some_and(|rig| s.register(&rig.domain, &self.known).is_ok());
         state.last += 1;
         let id = state.last;
         state.stretches.insert(id, s);
@@ -249,12 +254,16 @@ impl Rigs {
 }
 
 impl Stretch {
-    /// True when the device knows it now.
-    fn register(&mut self, domain: &Arc<Domain>, known: &Known) -> bool {
+    /// Makes it known to the device. Errors: [`Domain::register`]; the device does not know it then.
+    fn register(&mut self, domain: &Arc<Domain>, known: &Known) -> Result<()> {
         // SAFETY: who had it noted keeps it mapped until it is taken back.
-        let r = unsafe { domain.register(self.base as *mut u8, self.len, Rights::Local) };
-        self.registered = r.ok();
+        let made = unsafe { domain.register(self.base as *mut u8, self.len, Rights::Local) };
+        let (registered, result) = match made {
+            Ok(r) => (Some(r), Ok(())),
+            Err(e) => (None, Err(e)),
+        };
+        self.registered = registered;
         known.set(self.entry, self.registered.as_ref().map(|r| r.lkey));
-        self.registered.is_some()
+        result
     }
 }
