@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// 4.096 us * 2^16 = 0.27 s for one try.
 const TIMEOUT: u8 = 16;
 /// Tries after the first. Not 7: some devices take that for "without end". In all 1.9 s, or up to four times that on devices that round up.
-const RETRIES: u8 = 6;
+pub(super) const RETRIES: u8 = 6;
 /// Pause before a request that found no receiver is repeated: 0.64 ms. None of ours needs a receiver.
 const RNR_TIMER: u8 = 12;
 /// Routers that packets may pass.
@@ -137,6 +137,18 @@ impl QueuePair {
         depth: Depth,
         remote: bool,
     ) -> Result<QueuePair> {
+        let pair = QueuePair::fresh(domain, completions, port, depth)?;
+        pair.init(remote).map_err(|e| failed(domain.device(), "make a queue pair", Call::Init, e))?;
+        Ok(pair)
+    }
+
+    /// A queue pair in RESET, to be brought up by [`QueuePair::apply`].
+    pub fn fresh(
+        domain: &Arc<Domain>,
+        completions: &Arc<Completions>,
+        port: &Port,
+        depth: Depth,
+    ) -> Result<QueuePair> {
         let device = domain.device();
         let fail = |call, e| failed(device, "make a queue pair", call, e);
         device.at_hand().map_err(|e| fail(Call::Other, e))?;
@@ -146,7 +158,7 @@ impl QueuePair {
         // SAFETY: an open context; its table of operations never changes.
         let post = unsafe { (*device.ctx()).ops.post_send };
         let psn = process::random() as u32 & 0xff_ffff;
-        let pair = QueuePair {
+        Ok(QueuePair {
             domain: domain.clone(),
             qp,
             post: post.unwrap_or(no_post),
@@ -155,9 +167,7 @@ impl QueuePair {
             psn,
             depth,
             _completions: completions.clone(),
-        };
-        pair.init(remote).map_err(|e| fail(Call::Init, e))?;
-        Ok(pair)
+        })
     }
 
     /// The domain that it belongs to.
@@ -168,6 +178,27 @@ impl QueuePair {
     /// What it can hold.
     pub fn depth(&self) -> Depth {
         self.depth
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// READs and atomics at a time: those it answers, and those it asks.
+    pub(super) fn at_a_time(&self) -> (u8, u8) {
+        let caps = self.domain.device().caps();
+        (caps.answers.min(MOST_READS), caps.asks.min(MOST_READS))
+    }
+
+    /// Brings it to the next state by attributes that somebody else has chosen. Errors as of [`QueuePair::connect`].
+    pub(super) fn apply(&self, attr: &mut ib::ibv_qp_attr, mask: u32) -> Result<()> {
+        let call = match attr.qp_state {
+            ib::ibv_qp_state::IBV_QPS_INIT => Call::Init,
+            ib::ibv_qp_state::IBV_QPS_RTR => Call::Receive,
+            _ => Call::Send,
+        };
+        self.modify(attr, mask).map_err(|e| failed(self.domain.device(), "connect a queue pair", call, e))
     }
 
     /// This side, as the other must know it.

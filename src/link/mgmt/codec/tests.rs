@@ -44,6 +44,9 @@ fn message() -> impl Strategy<Value = Message> {
         (any::<u64>(), any::<u64>()).prop_map(|(off, len)| Message::DeviceFlush { off, len }),
         lanes().prop_map(|lanes| Message::Connect { lanes }),
         (any::<u64>(), any::<u32>(), lanes()).prop_map(|(addr, rkey, lanes)| Message::Connected { addr, rkey, lanes }),
+        (1..=MAX_LANES as u8).prop_map(|lanes| Message::Arrange { lanes }),
+        (any::<u64>(), any::<u32>(), any::<[u8; 16]>(), 1u16.., any::<[u8; 16]>())
+            .prop_map(|(addr, rkey, at, port, token)| Message::Arranged { addr, rkey, at, port, token }),
     ]
 }
 
@@ -76,7 +79,7 @@ proptest! {
     }
 
     #[test]
-    fn random_bytes_do_not_panic(mut b in proptest::collection::vec(any::<u8>(), 0..200), kind in 0u16..18) {
+    fn random_bytes_do_not_panic(mut b in proptest::collection::vec(any::<u8>(), 0..200), kind in 0u16..20) {
         let _ = decode(&b);
         if b.len() >= HEADER {
             let n = (b.len() - HEADER) as u32;
