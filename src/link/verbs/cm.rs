@@ -20,6 +20,8 @@
 //!
 //! Each side's ids live in the thread that looks after the region ("smc-verbs", "smc-net"), in a file of its descriptor table. When
 //! the connection manager says that a lane is disconnected, the client makes it anew like a lane that has failed, and the exporter drops it.
+//! Ids of lanes that have failed end when their successors are connected, and not before: the end of an id is told the other side, and there are
+//! devices (rxe) that never send for the connection manager again once they were to send for it while they had no link.
 //!
 //! # Limits
 //! * The device is chosen as ever ([`port::choose`](super::port::choose)); where the connection manager would take another one, the error

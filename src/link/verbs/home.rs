@@ -27,6 +27,8 @@ pub struct Grant {
     /// Gone when the access has been cut.
     home: Option<Registered>,
     lanes: Vec<Lane>,
+    /// Ids of queue pairs that are gone. They end when others have come: see [`cm`](super::cm).
+    former: Vec<Seat>,
     // What is above holds it.
     domain: Arc<Domain>,
 }
@@ -56,7 +58,7 @@ impl Grant {
         };
         // SAFETY: passed on to the caller.
         let home = unsafe { domain.register(base, len, rights) }?;
-        Ok(Grant { home: Some(home), lanes: Vec::new(), domain })
+        Ok(Grant { home: Some(home), lanes: Vec::new(), former: Vec::new(), domain })
     }
 
     /// Connects a queue pair to each of the client's; those of an earlier call are gone. Answers what he must know. When it fails
@@ -77,7 +79,10 @@ impl Grant {
     /// Gives up the queue pairs that there are, before others come by the connection manager. Answers where the memory lies, and its key. `REVOKED`
     /// after [`Grant::cut`].
     pub fn start_anew(&mut self) -> Result<(u64, u32)> {
-        self.lanes.clear();
+        self.former.extend(self.lanes.drain(..).filter_map(|Lane { pair, came }| {
+            drop(pair);
+            came
+        }));
         let home = self.home.as_ref().ok_or_else(|| Error::of(Status::REVOKED, "connect"))?;
         Ok((home.base() as u64, home.rkey))
     }
@@ -102,12 +107,14 @@ impl Grant {
         bring_up(manager, id, &pair, to::IBV_QPS_RTS, |attr, _| attr.max_rd_atomic = attr.max_rd_atomic.min(1))?;
         manager.accept(id, member, &terms(&pair, answers, 1, &[])).map_err(|e| failed("accept a queue pair", e))?;
         self.lanes.push(Lane { pair, came: Some(seat) });
+        self.former.clear();
         Ok(())
     }
 
     /// The connection of a queue pair has ended.
     pub fn part(&mut self, id: Id) {
         self.lanes.retain(|l| l.came.as_ref().is_none_or(|s| s.id != id));
+        self.former.retain(|s| s.id != id);
     }
 
     /// Takes the memory away: when this returns the device reaches nothing of it for this client, and it may be moved or unmapped. What the

@@ -50,6 +50,8 @@ struct Attendant {
     rig: Option<Arc<Rig>>,
     /// What the connection manager holds of the lanes.
     met: Option<Met>,
+    /// The same of lanes that have failed, until others are connected.
+    former: Option<Met>,
     pause: u64,
     up_at: u64,
     /// A READ on the fault lane that tells whether the queue pair works when nobody uses it.
@@ -100,7 +102,7 @@ fn begin(start: Start, wake: Wake) -> Result<(Attendant, Opened)> {
     let mut info = desc.info();
     info.access = plan.want;
     let (talk, rig, beat) = (Some(talk), Some(rig), None);
-    let a = Attendant { plan, table, wake, session, key, desc, talk, rig, met, pause: PAUSE_MIN, up_at: now(), beat };
+    let a = Attendant { plan, table, wake, session, key, desc, talk, rig, met, former: None, pause: PAUSE_MIN, up_at: now(), beat };
     Ok((a, Opened { key, info }))
 }
 
@@ -131,8 +133,7 @@ impl Attendant {
     /// Flights end, and nothing is under way any more.
     fn drop_lanes(&mut self) {
         take_down(&self.session);
-        // After the queue pairs: what they have under way is over.
-        self.met = None;
+        self.former = self.met.take().or(self.former.take());
         self.forget_beat();
     }
 
@@ -289,7 +290,7 @@ impl Attendant {
         let Some(talk) = &mut self.talk else { return Err(Trouble::Lost(Status::LINK_DOWN)) };
         match talk.connect(&self.session, &rig, deadline) {
             Ok(met) => {
-                self.met = met;
+                (self.met, self.former) = (met, None);
                 if again {
                     self.session.attachments.fetch_add(1, SeqCst);
                 }
@@ -298,10 +299,14 @@ impl Attendant {
             Err(e) if e.status == Status::REVOKED => Err(Trouble::Over(e.status)),
             Err(e) if e.status == Status::PEER_DEAD => Err(Trouble::Lost(e.status)),
             Err(e) => {
+                let in_order = talk.in_order;
                 if !rig.choice.device.is_there() {
                     // It may be another one when it comes back.
                     self.rig = None;
                     self.session.rigs.retire(&rig);
+                }
+                if in_order {
+                    return Err(Trouble::Lanes);
                 }
                 Err(Trouble::Lost(if e.status.is_transient() { e.status } else { Status::LINK_DOWN }))
             }
@@ -311,6 +316,8 @@ impl Attendant {
     /// The region was closed: ends when nobody is in the session any more.
     fn end(mut self) {
         self.drop_lanes();
+        // After the queue pairs: what they had under way is over.
+        self.former = None;
         // Its last words are those of a close.
         self.talk = None;
         while !self.table.release(self.key) {

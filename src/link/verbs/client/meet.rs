@@ -129,9 +129,9 @@ impl Met {
         let attempt = || format!("connect to {}", way.to);
         loop {
             match self.manager.event().map_err(|e| failed(attempt(), e))? {
-                Some(e) if e.what == What::Other => {}
+                Some(e) if e.what == What::Other || (e.uid != uid && !ends(e.what)) => {}
                 // A lane that was connected just now: the other side does not want any more.
-                Some(e) if e.uid != uid => return Err(Error::of(Status::LINK_DOWN, attempt()).into()),
+                Some(e) if e.uid != uid => return Err(refused(attempt(), &e).into()),
                 Some(e) if e.what == want || (want, e.what) == (What::Response, What::Established) => return Ok(e),
                 Some(e) if e.what == What::Rejected && e.status == STALE => return Err(Stop::Stale),
                 Some(e) => return Err(refused(attempt(), &e).into()),
@@ -154,9 +154,7 @@ impl Met {
         loop {
             match self.manager.event() {
                 Ok(None) => return,
-                Ok(Some(e)) if matches!(e.what, What::Disconnected | What::DeviceGone | What::Failed) => {
-                    lost(e.uid.saturating_sub(1) as usize);
-                }
+                Ok(Some(e)) if ends(e.what) => lost(e.uid.saturating_sub(1) as usize),
                 Ok(Some(_)) => {}
                 // Nothing will be heard any more; the lanes work as they are.
                 Err(_) => return,
@@ -187,6 +185,10 @@ impl From<Error> for Stop {
     fn from(e: Error) -> Stop {
         Stop::For(e)
     }
+}
+
+fn ends(what: What) -> bool {
+    matches!(what, What::Disconnected | What::DeviceGone | What::Failed | What::Rejected)
 }
 
 fn refused(attempt: String, e: &Event) -> Error {

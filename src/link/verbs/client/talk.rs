@@ -55,6 +55,8 @@ pub(super) enum Trouble {
 pub(super) struct Talk {
     pub client: Client,
     rendezvous: Rendezvous,
+    /// The last [`Talk::connect`] has failed for reasons of the connection manager's: what was said and heard is in order.
+    pub in_order: bool,
     /// When the other side was last heard.
     pub heard: u64,
 }
@@ -72,13 +74,14 @@ impl Talk {
         if region.name != plan.name || region.access < plan.want || region.len == 0 {
             return Err(Error::new(Status::PROTOCOL, attempt(), "an opening of something else"));
         }
-        Ok((Talk { client, rendezvous: plan.rendezvous, heard: now() }, region))
+        Ok((Talk { client, rendezvous: plan.rendezvous, in_order: false, heard: now() }, region))
     }
 
     /// Makes queue pairs and has the other side make theirs; then the session's lanes are connected. Answers what the connection manager
     /// holds of them, if it does.
     pub fn connect(&mut self, session: &Session, rig: &Rig, deadline: Deadline) -> Result<Option<Met>> {
         self.client.until(deadline);
+        self.in_order = false;
         let ((addr, rkey, made), met) = match self.rendezvous {
             Rendezvous::Tcp => (self.exchange(session.lanes.len(), rig)?, None),
             Rendezvous::RdmaCm => {
@@ -121,6 +124,7 @@ impl Talk {
         match asked.map_err(|e| if e.status == Status::LINK_DOWN { e.remedy(ARRANGE) } else { e })? {
             Message::Arranged { addr, rkey, at, port, token } => {
                 let way = Invitation { to: cm::to_connect(at, port, self.client.there()), token };
+                self.in_order = true;
                 Ok((addr, rkey, met.meet(rig, count, &way, deadline)?))
             }
             _ => Err(unfit()),
