@@ -143,12 +143,7 @@ impl QueuePair {
     }
 
     /// A queue pair in RESET, to be brought up by [`QueuePair::apply`].
-    pub fn fresh(
-        domain: &Arc<Domain>,
-        completions: &Arc<Completions>,
-        port: &Port,
-        depth: Depth,
-    ) -> Result<QueuePair> {
+    pub fn fresh(domain: &Arc<Domain>, completions: &Arc<Completions>, port: &Port, depth: Depth) -> Result<QueuePair> {
         let device = domain.device();
         let fail = |call, e| failed(device, "make a queue pair", call, e);
         device.at_hand().map_err(|e| fail(Call::Other, e))?;

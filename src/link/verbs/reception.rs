@@ -140,7 +140,7 @@ impl Reception {
     }
 
     /// The next that has come. Does not wait.
-    pub fn next(&mut self) -> Option<Arrival> {
+    pub fn arrival(&mut self) -> Option<Arrival> {
         loop {
             let event = match self.manager.event() {
                 Ok(event) => event?,

@@ -177,7 +177,11 @@ mod tests {
         ("Disconnect", "rdma_ucm_disconnect", "id"),
         ("InitQpAttr", "rdma_ucm_init_qp_attr", "response id qp_state"),
         ("GetEvent", "rdma_ucm_get_event", "response"),
-        ("EventAnswer", "rdma_ucm_event_resp", "uid id event status param.conn param.ud.private_data[232] reserved ece"),
+        (
+            "EventAnswer",
+            "rdma_ucm_event_resp",
+            "uid id event status param.conn param.ud.private_data[232] reserved ece",
+        ),
         (
             "AhAttr",
             "ib_uverbs_ah_attr",
@@ -206,7 +210,9 @@ mod tests {
                 format!("printf(\"%zu\", sizeof(struct {name}));\n{places} puts(\"\");\n")
             })
             .collect();
-        let text = format!("#include <stdio.h>\n#include <stddef.h>\n#include <rdma/rdma_user_cm.h>\nint main(void) {{\n{body}\nreturn 0; }}\n");
+        let text = format!(
+            "#include <stdio.h>\n#include <stddef.h>\n#include <rdma/rdma_user_cm.h>\nint main(void) {{\n{body}\nreturn 0; }}\n"
+        );
         let (source, program) = (dir.join("layout.c"), dir.join("layout"));
         std::fs::write(&source, text).ok()?;
         let built = Program::new("cc").arg("-o").args([&program, &source]).output();

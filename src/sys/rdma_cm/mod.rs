@@ -158,7 +158,8 @@ impl ConnectionManager {
 
     /// A new id. `uid`, which is not 0, names it in events.
     pub fn create(&self, uid: u64) -> Result<Id, Errno> {
-        let body = |response| abi::CreateId { uid, response, port_space: PORT_SPACE, qp_type: RELIABLE, reserved: [0; 5] };
+        let body =
+            |response| abi::CreateId { uid, response, port_space: PORT_SPACE, qp_type: RELIABLE, reserved: [0; 5] };
         self.ask(body).map(|a: abi::CreateIdAnswer| Id(a.id))
     }
 

@@ -5,16 +5,16 @@ use super::setup::soon;
 use super::{Far, Stopped, far, setup, weather, within};
 use crate::rig::{net, policy};
 use crate::runner::{Case, Cost, Ctx, Verdict};
-use smc_engine::base::config::DeviceWish;
+use smc_engine::base::config::{Config, DeviceWish};
 use smc_engine::base::{HomeOff, PAGE, Status};
-use smc_engine::core::export::net::ListenOptions;
-use smc_engine::core::export::{Event, ExportOptions, Exporter, Memory};
+use smc_engine::core::export::net::{ListenOptions, Network};
+use smc_engine::core::export::{Event, Export, ExportOptions, Exporter, Memory};
 use smc_engine::core::options::{MapOptions, Policy};
 use smc_engine::link::mgmt::Message;
 use smc_engine::link::mgmt::message::TOKEN;
 use smc_engine::link::mgmt::tcp::Client;
 use smc_engine::link::verbs::cm;
-use smc_engine::link::Access;
+use smc_engine::link::{Access, Link, RegionKey};
 use smc_engine::sys::channel::channel;
 use smc_engine::sys::poll::poll;
 use smc_engine::sys::rdma_cm::{ConnectionManager, Terms, What};
@@ -28,11 +28,14 @@ pub const CASES: &[Case] = &[
     Case::new("verbs_connection_manager_three_seconds_down", |c| managed(c, 1, weather::three_seconds))
         .verbs_only()
         .cost(Cost::Quick),
-    Case::new("verbs_connection_manager_takes_nobody_else", |c| managed(c, 0, strangers)).verbs_only().cost(Cost::Quick),
+    Case::new("verbs_connection_manager_takes_nobody_else", |c| managed(c, 0, strangers))
+        .verbs_only()
+        .cost(Cost::Quick),
     Case::new("verbs_connection_manager_connect_and_close", |c| managed(c, 1, cycles))
         .verbs_only()
         .cost(Cost::Quick)
         .timeout(120),
+    Case::new("verbs_connection_manager_follows_a_move", |c| managed(c, 0, moves)).verbs_only().cost(Cost::Quick),
     Case::new("verbs_connection_manager_fair_weather", |c| managed(c, 1, weather::fair)).verbs_only(),
     Case::new("verbs_connection_manager_read_only_and_out_of_range", |c| managed(c, 1, setup::limits)).verbs_only(),
 ];
@@ -128,26 +131,63 @@ fn knock(to: SocketAddr, qp_num: u32, token: &[u8; TOKEN], lane: u8) -> (Connect
     (m, what)
 }
 
+/// An exporter in this process, with the wire's far device, and a page that it exports.
+fn here(f: &Far, name: &str) -> (Network, Export) {
+    let device = DeviceWish::parse(&f.wire.devices()[0]).expect("a name");
+    let options = ListenOptions { device, ..ListenOptions::default() };
+    let exporter = Exporter::get().expect("an exporter");
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let network = exporter.listen_with(any, net::key().clone().into(), options).expect("a listener");
+    (network, exporter.export(name, Memory::New(PAGE), ExportOptions::default()).expect("an export"))
+}
+
+fn put(link: &dyn Link, key: RegionKey, value: u64) -> Status {
+    let data = value.to_le_bytes();
+    // SAFETY: the array is valid for its length.
+    unsafe { link.put(key, HomeOff(0), data.as_ptr(), 8, soon()) }
+}
+
+/// The exporter's memory moves under the link, again and again: its queue pairs end, others come, and the memory is the new one.
+/// Then the access is taken away for good.
+fn moves(f: &Far) -> Stopped {
+    not_soft(f)?;
+    let (network, export) = here(f, "moving");
+    let link = f.link(network.address().port());
+    let key = link.open("moving", Access::ReadWrite, soon()).expect("a region").key;
+    let local = smc_engine::link::connect(None, &Config::default()).expect("a link on this host");
+    for round in 1..4 {
+        let opened = local.open("moving", Access::ReadWrite, soon()).expect("a region").key;
+        let id = export.clients().iter().find(|c| c.remote.is_none()).expect("the client of this host").id;
+        export.revoke(id, "go", true).expect("a move");
+        local.close(opened);
+        let start = Instant::now();
+        within(f.seconds(10), "moves", "a write goes through", || put(&*link, key, round).is_ok());
+        println!("move {round}: {:?}", start.elapsed());
+        // SAFETY: the home's first word, which nobody writes now.
+        assert_eq!(unsafe { export.base().cast::<u64>().read_volatile() }, round);
+    }
+    let id = export.clients().first().expect("the client").id;
+    export.revoke(id, "enough", false).expect("a revocation");
+    within(f.seconds(10), "moves", "it is revoked", || put(&*link, key, 9) == Status::REVOKED);
+    link.close(key);
+    Ok(())
+}
+
 /// Only who was told the token comes in, and each lane once; everybody else is rejected and told of. The region works all the same.
 fn strangers(f: &Far) -> Stopped {
     not_soft(f)?;
-    let [theirs, ours] = f.wire.devices();
-    let exporter = Exporter::get().expect("an exporter");
     let (tx, events) = channel();
-    exporter.record(Some(tx));
-    let device = DeviceWish::parse(&theirs).expect("a name");
-    let options = ListenOptions { device, ..ListenOptions::default() };
-    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let network = exporter.listen_with(any, net::key().clone().into(), options).expect("a listener");
-    let export = exporter.export("guarded", Memory::New(PAGE), ExportOptions::default()).expect("an export");
+    Exporter::get().expect("an exporter").record(Some(tx));
+    let (network, export) = here(f, "guarded");
     let mut c = Client::connect(&[network.address()], net::key(), "there", soon()).expect("a connection");
     c.ask(&Message::Open { name: "guarded".into(), want: Access::ReadOnly }).expect("open");
     let mut arrange = || match c.ask(&Message::Arrange { lanes: 2 }).expect("an answer") {
-        Message::Arranged { at, port, token, .. } => (SocketAddr::new(std::net::Ipv6Addr::from(at).to_canonical(), port), token),
+        Message::Arranged { at, port, token, .. } => {
+            (SocketAddr::new(std::net::Ipv6Addr::from(at).to_canonical(), port), token)
+        }
         m => panic!("{m:?}"),
     };
     let (to, token) = arrange();
-    println!("expected at {to} of {theirs}, from {ours}");
     let mut wrong = token;
     wrong[TOKEN - 1] ^= 1;
     assert_eq!(knock(to, 0x101, &wrong, 0).1, What::Rejected, "another token");
@@ -169,10 +209,7 @@ fn strangers(f: &Far) -> Stopped {
     assert!(told.iter().all(|(why, from)| why.contains("not expected") && *from == Some(to.ip())), "{told:?}");
     let link = f.link(network.address().port());
     let key = link.open("guarded", Access::ReadWrite, soon()).expect("a region").key;
-    let data = [7u8; 8];
-    // SAFETY: the array is valid for its length.
-    let put = unsafe { link.put(key, HomeOff(0), data.as_ptr(), 8, soon()) };
-    assert_eq!((put, refusals(Duration::from_millis(50))), (Status::OK, vec![]));
+    assert_eq!((put(&*link, key, 7), refusals(Duration::from_millis(50))), (Status::OK, vec![]));
     link.close(key);
     drop(export);
     Ok(())

@@ -1,5 +1,7 @@
 //! Who is there, what each has open, and what is said to them.
 
+mod arrivals;
+
 use super::done;
 use crate::base::config::DeviceWish;
 use crate::base::{Error, Status};
@@ -11,10 +13,9 @@ use crate::link::Access;
 use crate::link::mgmt::message::{Endpoint, MAX_NAMES};
 use crate::link::mgmt::tcp::{Member, Office, Reply, Server};
 use crate::link::mgmt::{Message, RegionDesc};
-use crate::link::verbs::reception::{Arrival, Reception, Request};
-use crate::link::verbs::{Adapters, Choice, Grant};
+use crate::link::verbs::reception::Reception;
+use crate::link::verbs::{Adapters, Grant};
 use crate::sys::clock::now;
-use crate::sys::poll::PollFd;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -46,9 +47,6 @@ struct Session {
     /// What is left of his access when that has been cut: it answers him so until he goes.
     remains: Option<Grant>,
 }
-
-/// Arrivals of one place that are seen to before the others have their turn.
-const ARRIVALS: usize = 64;
 
 /// The members of one network.
 pub(super) struct Desk {
@@ -98,7 +96,7 @@ fn reach(
             Lanes::Told(lanes) => grant.connect(&choice.ports, lanes)?,
             Lanes::Coming(n) => {
                 let (addr, rkey) = grant.start_anew()?;
-                let (at, port, token) = reception(receptions, &choice, s.here)?.expect(id, *n)?;
+                let (at, port, token) = arrivals::place(receptions, &choice, s.here)?.expect(id, *n)?;
                 Message::Arranged { addr, rkey, at, port, token }
             }
         };
@@ -110,22 +108,6 @@ fn reach(
         receptions.retain(|r| !Arc::ptr_eq(r.choice(), &choice));
     }
     done.map(|m| (m, new.then(|| choice.reason.clone())))
-}
-
-/// The place where queue pairs of such clients come in.
-fn reception<'a>(
-    all: &'a mut Vec<Reception>,
-    choice: &Arc<Choice>,
-    here: IpAddr,
-) -> Result<&'a mut Reception, Error> {
-    let at = match all.iter().position(|r| r.is_for(choice, here)) {
-        Some(at) => at,
-        None => {
-            all.push(Reception::new(choice, here)?);
-            all.len() - 1
-        }
-    };
-    all.get_mut(at).ok_or_else(|| Error::of(Status::INTERNAL, "connect"))
 }
 
 impl Session {
@@ -165,52 +147,6 @@ impl Session {
 impl Desk {
     pub fn new(registry: Arc<Registry>, wish: DeviceWish) -> Desk {
         Desk { registry, sessions: BTreeMap::new(), receptions: Vec::new(), adapters: Adapters::default(), wish }
-    }
-
-    /// Appends what is to be polled.
-    pub fn watch(&self, fds: &mut Vec<PollFd>) {
-        fds.extend(self.receptions.iter().map(Reception::watch));
-    }
-
-    /// Sees to what has come by the connection manager.
-    pub fn receive(&mut self) {
-        let mut at = 0;
-        while let Some(r) = self.receptions.get_mut(at) {
-            let arrivals: Vec<_> = std::iter::from_fn(|| r.next()).take(ARRIVALS).collect();
-            let choice = r.choice().clone();
-            at += 1;
-            for a in arrivals {
-                match a {
-                    Arrival::Request(request) => self.admit(request, &choice),
-                    Arrival::Gone(id, which) => {
-                        let of = |s: &mut Session| {
-                            s.open.iter_mut().filter_map(|o| o.grant.as_mut()).for_each(|g| g.part(which));
-                            s.remains.iter_mut().for_each(|g| g.part(which));
-                        };
-                        self.sessions.get_mut(&id).map(of);
-                    }
-                    Arrival::Stranger(address) => {
-                        self.registry.note(Event { address, ..Event::new(What::Refusal, "a queue pair that is not expected") });
-                    }
-                    Arrival::Broken => {
-                        at -= 1;
-                        self.receptions.remove(at);
-                        break;
-                    }
-                }
-            }
-        }
-    }
-
-    fn admit(&mut self, request: Request, choice: &Choice) {
-        let id = request.member;
-        let Some(s) = self.sessions.get_mut(&id) else { return };
-        let grant = s.open.as_mut().and_then(|o| o.grant.as_mut());
-        // Without one the memory has been taken from him since, or is being moved.
-        let (Some(grant), Some(port)) = (grant, choice.ports.first()) else { return };
-        if let Err(e) = grant.admit(request, port) {
-            self.registry.note(s.event(What::Refusal, id, e.to_string()));
-        }
     }
 
     /// Does what the service thread wants; false when it is time to end.

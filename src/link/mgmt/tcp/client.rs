@@ -58,7 +58,8 @@ impl Client {
     fn greet(fd: OwnedFd, key: &Key, who: &str, there: IpAddr, deadline: Deadline) -> Result<Client> {
         let attempt = || format!("reach {who}");
         let channel = Channel::client(key).map_err(|e| Error::new(e.status(), attempt(), e.to_string()))?;
-        let mut c = Client { wire: Wire::new(fd, channel), heard: VecDeque::new(), who: who.to_owned(), there, deadline };
+        let mut c =
+            Client { wire: Wire::new(fd, channel), heard: VecDeque::new(), who: who.to_owned(), there, deadline };
         while !c.wire.channel.is_open() {
             c.step().map_err(|e| match e {
                 // It tells strangers nothing.

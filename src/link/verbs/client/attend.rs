@@ -102,7 +102,21 @@ fn begin(start: Start, wake: Wake) -> Result<(Attendant, Opened)> {
     let mut info = desc.info();
     info.access = plan.want;
     let (talk, rig, beat) = (Some(talk), Some(rig), None);
-    let a = Attendant { plan, table, wake, session, key, desc, talk, rig, met, former: None, pause: PAUSE_MIN, up_at: now(), beat };
+    let a = Attendant {
+        plan,
+        table,
+        wake,
+        session,
+        key,
+        desc,
+        talk,
+        rig,
+        met,
+        former: None,
+        pause: PAUSE_MIN,
+        up_at: now(),
+        beat,
+    };
     Ok((a, Opened { key, info }))
 }
 

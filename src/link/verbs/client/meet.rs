@@ -119,7 +119,8 @@ impl Met {
         }
         let guid = u64::from_be(place.device);
         let (port, ours) = (place.port, rig.choice.device.name());
-        let why = format!("the way there leaves by port {port} of the device with node GUID {guid:016x}, not by {ours}");
+        let why =
+            format!("the way there leaves by port {port} of the device with node GUID {guid:016x}, not by {ours}");
         let e = Error::new(Status::NOT_SUPPORTED, format!("connect to {}", way.to), why);
         Err(e.remedy("find its name with `ibv_devices`, and set LIBSMC_DEVICE=NAME:PORT"))
     }
@@ -195,7 +196,8 @@ fn refused(attempt: String, e: &Event) -> Error {
     match (e.what, e.status) {
         (What::Rejected, NO_SERVICE) => Error::new(Status::LINK_DOWN, attempt, "nobody expects queue pairs there"),
         (What::Rejected, n) => {
-            let why = format!("rejected (reason {n}): it was not expected any more, or the exporter could not make its own");
+            let why =
+                format!("rejected (reason {n}): it was not expected any more, or the exporter could not make its own");
             Error::new(Status::LINK_DOWN, attempt, why)
         }
         (What::Failed, n) if n != 0 => failed(attempt, Errno(n.saturating_abs())),
