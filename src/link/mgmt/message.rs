@@ -148,7 +148,7 @@ pub enum Message {
         lanes: Vec<Endpoint>,
     },
     /// Client of an opened region, over a network: my queue pairs will come by the connection manager (rdma_cm). Otherwise as `Connect`: those
-    /// that there were are gone, and the one answer is `Arranged` or `Error`.
+    /// that there were are gone, and the one answer is `Arranged` or `Error`. Exporters that do not know it close the connection.
     Arrange {
         /// How many: at least one, at most [`MAX_LANES`].
         lanes: u8,

@@ -1,7 +1,7 @@
 //! The exporter's side of the connection manager: a place where clients' queue pairs come in, and who is expected there.
 //!
-//! See [`cm`](super::cm). Belongs to one thread. A stranger's request costs two commands to the kernel and no memory; those that the kernel holds
-//! for us are [`WAITING`] at most.
+//! See [`cm`](super::cm). Belongs to one thread. A stranger's request costs three commands to the kernel and no memory; those that the kernel
+//! holds for us are 64 at most.
 
 use super::cm::{self, PATIENCE_NS};
 use super::{Choice, cm::failed};
@@ -66,6 +66,35 @@ struct Expected {
     until: u64,
 }
 
+/// All who are expected: one entry a member.
+#[derive(Default)]
+struct Guests(Vec<Expected>);
+
+impl Guests {
+    /// Expects so many lanes of a member until `until`, instead of what was expected of him.
+    fn expect(&mut self, member: u64, token: [u8; TOKEN], lanes: u8, until: u64) {
+        self.forget(member);
+        self.0.push(Expected { token, member, lanes: (1u32 << lanes.min(31)) - 1, until });
+    }
+
+    fn forget(&mut self, member: u64) {
+        self.0.retain(|e| e.member != member);
+    }
+
+    /// The member who was told `token`, if it is good for `lane` at `now`, and `fits`: it is good no longer then.
+    fn claim(&mut self, token: &[u8; TOKEN], lane: u8, now: u64, fits: impl FnOnce() -> bool) -> Option<u64> {
+        let bit = 1u32.checked_shl(u32::from(lane))?;
+        let e = self.0.iter_mut().find(|e| same(&e.token, token))?;
+        if e.until <= now || e.lanes & bit == 0 || !fits() {
+            return None;
+        }
+        e.lanes &= !bit;
+        let member = e.member;
+        self.0.retain(|e| e.lanes != 0 && e.until > now);
+        Some(member)
+    }
+}
+
 /// A listening id on the first port of a device. It costs nothing before the first client asks for it.
 pub struct Reception {
     /// Before the file that it is made of.
@@ -77,7 +106,7 @@ pub struct Reception {
     /// What clients are told; zeros: the address they have called.
     at: [u8; 16],
     port: u16,
-    expected: Vec<Expected>,
+    guests: Guests,
 }
 
 fn own_address(choice: &Choice) -> Option<IpAddr> {
@@ -105,7 +134,7 @@ impl Reception {
         manager.listen(id, WAITING).map_err(fail)?;
         let port = manager.place(id).map_err(fail)?.here.map_or(0, |a| a.port());
         let (choice, at) = (choice.clone(), cm::to_message(own));
-        Ok(Reception { _listener: listener, manager, choice, bound, at, port, expected: Vec::new() })
+        Ok(Reception { _listener: listener, manager, choice, bound, at, port, guests: Guests::default() })
     }
 
     /// True when it is the place for clients who are to be reached by `choice` and have called `here`.
@@ -120,18 +149,16 @@ impl Reception {
 
     /// Expects so many lanes of a member, instead of what was expected of him; answers address, port and token for him.
     pub fn expect(&mut self, member: u64, lanes: u8) -> Result<([u8; 16], u16, [u8; TOKEN])> {
-        self.forget(member);
         let mut token = [0; TOKEN];
         random_bytes(&mut token)
             .map_err(|e| Error::new(Status::NO_RESOURCES, "draw a token", format!("no random numbers: {e}")))?;
-        let (lanes, until) = ((1u32 << lanes.min(31)) - 1, now().saturating_add(PATIENCE_NS));
-        self.expected.push(Expected { token, member, lanes, until });
+        self.guests.expect(member, token, lanes, now().saturating_add(PATIENCE_NS));
         Ok((self.at, self.port, token))
     }
 
     /// Expects nothing of a member any more.
     pub fn forget(&mut self, member: u64) {
-        self.expected.retain(|e| e.member != member);
+        self.guests.forget(member);
     }
 
     /// What to poll for.
@@ -170,26 +197,47 @@ impl Reception {
         }
     }
 
-    /// The member who was told the token of a request, if it is good for that lane: it is not, after this.
+    /// The member whom a request is from.
     fn whose(&mut self, event: &Event) -> Option<u64> {
         let (token, lane) = cm::requested(&event.data)?;
-        let bit = 1u32.checked_shl(u32::from(lane))?;
-        let moment = now();
-        let e = self.expected.iter_mut().find(|e| same(&e.token, &token))?;
-        let good = e.until > moment && e.lanes & bit != 0;
         // On another device than the one that his memory is registered with nothing can be made for him.
-        let here = good && self.manager.place(event.id).is_ok_and(|p| p.device == self.choice.device.guid());
-        if !here {
-            return None;
-        }
-        e.lanes &= !bit;
-        let member = e.member;
-        self.expected.retain(|e| e.lanes != 0 && e.until > moment);
-        Some(member)
+        let here = || self.manager.place(event.id).is_ok_and(|p| p.device == self.choice.device.guid());
+        self.guests.claim(&token, lane, now(), here)
     }
 }
 
 /// Compares in a time that tells nothing.
 fn same(a: &[u8; TOKEN], b: &[u8; TOKEN]) -> bool {
     a.iter().zip(b).fold(0, |d, (a, b)| d | (a ^ b)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_good_once_for_each_lane_and_for_its_time() {
+        let (a, b) = ([1; TOKEN], [2; TOKEN]);
+        let mut guests = Guests::default();
+        let claim = |g: &mut Guests, token, lane, now| g.claim(token, lane, now, || true);
+        assert_eq!(claim(&mut guests, &a, 0, 0), None, "nobody is expected");
+        guests.expect(7, a, 2, 100);
+        guests.expect(8, b, 16, 200);
+        for bad in [2, 15, 31, 32, 255] {
+            assert_eq!(claim(&mut guests, &a, bad, 0), None, "lane {bad} was not arranged");
+        }
+        assert_eq!(guests.claim(&a, 1, 0, || false), None, "another device");
+        assert_eq!(claim(&mut guests, &a, 1, 99), Some(7));
+        assert_eq!(claim(&mut guests, &a, 1, 99), None, "again");
+        assert_eq!(claim(&mut guests, &a, 0, 100), None, "too late");
+        assert_eq!(claim(&mut guests, &b, 15, 100), Some(8));
+        assert_eq!(guests.0.len(), 1, "what is over is forgotten");
+        guests.expect(8, a, 1, 300);
+        assert_eq!(claim(&mut guests, &b, 3, 100), None, "the token of before");
+        assert_eq!(claim(&mut guests, &a, 0, 100), Some(8));
+        assert!(guests.0.is_empty(), "all have come");
+        guests.expect(9, a, 1, 300);
+        guests.forget(9);
+        assert_eq!(claim(&mut guests, &a, 0, 100), None, "the member has left");
+    }
 }

@@ -4,6 +4,9 @@
 //! face's; the others share the work face's batches. Fetches go straight into memory made known by [`Link::register`], everything else
 //! through a bounce buffer of the link. No thread takes part in an operation, here or at the exporter.
 //!
+//! Queue pairs are connected by numbers that both sides tell each other over TCP, or by the kernel's connection manager ([`VerbsLink::by`],
+//! `LIBSMC_RENDEZVOUS`): see [`cm`](super::cm).
+//!
 //! # Failure
 //! When a queue pair fails, an operation is given up at its deadline, or the exporter's memory moves, all queue pairs of the region are
 //! destroyed and made anew after a pause that doubles (10 ms to 2 s, at once for a move). Nothing that was under way touches memory after its
@@ -87,7 +90,8 @@ impl VerbsLink {
         Ok(link.by(config.rendezvous))
     }
 
-    /// The same with another rendezvous than over TCP.
+    /// The same with another rendezvous than over TCP. Where it is not to be had, here or at the exporter, [`Link::open`] answers
+    /// `NOT_SUPPORTED`, and says what to do; nothing else is tried instead.
     pub fn by(mut self, rendezvous: Rendezvous) -> VerbsLink {
         self.rendezvous = rendezvous;
         self
