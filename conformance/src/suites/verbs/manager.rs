@@ -25,9 +25,6 @@ use std::time::{Duration, Instant};
 /// The suite.
 pub const CASES: &[Case] = &[
     Case::new("verbs_by_the_connection_manager", |c| managed(c, 1, all)).verbs_only().cost(Cost::Quick),
-    Case::new("verbs_connection_manager_three_seconds_down", |c| managed(c, 1, weather::three_seconds))
-        .verbs_only()
-        .cost(Cost::Quick),
     Case::new("verbs_connection_manager_takes_nobody_else", |c| managed(c, 0, strangers))
         .verbs_only()
         .cost(Cost::Quick),
@@ -38,6 +35,11 @@ pub const CASES: &[Case] = &[
     Case::new("verbs_connection_manager_follows_a_move", |c| managed(c, 0, moves)).verbs_only().cost(Cost::Quick),
     Case::new("verbs_connection_manager_fair_weather", |c| managed(c, 1, weather::fair)).verbs_only(),
     Case::new("verbs_connection_manager_read_only_and_out_of_range", |c| managed(c, 1, setup::limits)).verbs_only(),
+    // Last: rxe does not send for the connection manager any more once it had to while there was no link. That nothing is sent then is
+    // what this is about.
+    Case::new("verbs_connection_manager_three_seconds_down", |c| managed(c, 1, weather::three_seconds))
+        .verbs_only()
+        .cost(Cost::Quick),
 ];
 
 /// As [`far`], with this rendezvous; skipped where there is none.
@@ -57,7 +59,7 @@ fn not_soft(f: &Far) -> Stopped {
     }
 }
 
-/// Loads, stores, releases, atomics; each counted once. Then a gap that only silence tells of, after which it goes on.
+/// Loads, stores, releases, atomics, each counted once, and the connection manager knows of the queue pairs.
 fn all(f: &Far) -> Stopped {
     not_soft(f)?;
     let start = Instant::now();
@@ -68,13 +70,7 @@ fn all(f: &Far) -> Stopped {
     r.release();
     (0..8).for_each(|p| r.home_is(p * PAGE + 8, p as u64 + 1));
     assert!(resources()?[1] > 3, "the connection manager has no part in it");
-    println!("before the gap: {:?}", start.elapsed());
-    f.wire.down()?;
-    std::thread::sleep(Duration::from_millis(300));
-    f.wire.up()?;
-    r.store(8, 99);
-    within(f.seconds(20), &r.tag, "a release goes through", || r.region.release(0, 0).is_ok());
-    r.home_is(8, 99);
+    println!("all of it: {:?}", start.elapsed());
     Ok(())
 }
 

@@ -48,6 +48,11 @@ impl Met {
     /// Connects so many lanes, all by the first port of the device.
     pub fn meet(&mut self, rig: &Rig, lanes: usize, way: &Invitation, deadline: Deadline) -> Result<Made> {
         let port = rig.choice.ports.first().ok_or_else(|| Error::of(Status::INTERNAL, "connect"))?;
+        // Nothing is to be sent for the connection manager on a port without a link: see `cm`.
+        if !port.is_active(&rig.choice.device) {
+            let why = format!("port {} of {} has no link", port.number, rig.choice.device.name());
+            return Err(Error::new(Status::LINK_DOWN, format!("connect to {}", way.to), why));
+        }
         (0..lanes).map(|lane| self.lane(rig, port, lane as u8, way, deadline)).collect()
     }
 
