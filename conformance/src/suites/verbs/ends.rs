@@ -165,7 +165,7 @@ fn second_path(f: &Far) -> Stopped {
 }
 
 /// SIGKILL, as a crash: found out by the closed connection, long before any time-out of the device.
-pub(super) fn killed(f: &Far) -> Stopped {
+fn killed(f: &Far) -> Stopped {
     let w = Watched::new(f, short());
     f.exporters[0].kill();
     w.becomes_unavailable();

@@ -65,7 +65,7 @@ pub(super) fn counts(f: &Far) -> Stopped {
 }
 
 /// Threads, descriptors and mappings of this process.
-pub(super) fn held() -> [usize; 3] {
+fn held() -> [usize; 3] {
     let entries = |d: &str| std::fs::read_dir(d).map_or(0, Iterator::count);
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     [entries("/proc/self/task"), entries("/proc/self/fd"), maps.lines().count()]
