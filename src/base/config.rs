@@ -1,5 +1,9 @@
 //! Settings, parsed once into an immutable value. This table is the one place that lists the environment variables.
 
+mod rendezvous;
+
+pub use rendezvous::Rendezvous;
+
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -99,6 +103,11 @@ pub const VARS: &[Var] = &[
         default: "2, or one per port",
         meaning: "queue pairs over which the writes of a region of another host are spread; 1..15",
     },
+    Var {
+        name: "LIBSMC_RENDEZVOUS",
+        default: "tcp",
+        meaning: "how queue pairs are connected: tcp (numbers over the management connection) or rdma_cm (the kernel's connection manager, here and at the exporter)",
+    },
     Var { name: "LIBSMC_LOG", default: "error", meaning: "what is written to stderr: off, error, info, debug" },
     Var {
         name: "LIBSMC_REPORT",
@@ -192,6 +201,8 @@ pub struct Config {
     pub device: DeviceWish,
     /// Queue pairs for the writes of one of its regions.
     pub lanes: Option<usize>,
+    /// How they are connected.
+    pub rendezvous: Rendezvous,
     /// Verbosity.
     pub log: LogLevel,
     /// Values that could not be used, in words; the caller reports them once.
@@ -211,6 +222,7 @@ impl Default for Config {
             key_places: vec!["/etc/libsmc/key".into()],
             device: DeviceWish::default(),
             lanes: None,
+            rendezvous: Rendezvous::Tcp,
             log: LogLevel::Error,
             complaints: Vec::new(),
         }
@@ -281,6 +293,12 @@ impl Config {
             match v.parse() {
                 Ok(n @ 1..=15) => c.lanes = Some(n),
                 _ => c.complain("LIBSMC_LANES", &v, "expected a number, 1..15"),
+            }
+        }
+        if let Some(v) = get("LIBSMC_RENDEZVOUS").filter(|v| !v.is_empty()) {
+            match Rendezvous::ALL.into_iter().find(|r| r.name() == v) {
+                Some(r) => c.rendezvous = r,
+                None => c.complain("LIBSMC_RENDEZVOUS", &v, "expected tcp or rdma_cm"),
             }
         }
         if let Some(v) = get("LIBSMC_LOG") {
@@ -363,5 +381,8 @@ mod tests {
         assert_eq!([pool("0"), pool("1M"), pool("1K"), pool("x")], [0, 1 << 20, POOL, POOL]);
         let c = Config::parse(|v| (v == "LIBSMC_FAULT").then(|| "uffd-sigbus".into()));
         assert_eq!(c.backend, Some(Backend::Sigbus));
+        let by = |text: &'static str| Config::parse(|v| (v == "LIBSMC_RENDEZVOUS").then(|| text.into()));
+        assert_eq!([by("rdma_cm").rendezvous, by("").rendezvous], [Rendezvous::RdmaCm, Rendezvous::Tcp]);
+        assert_eq!((by("RDMA").rendezvous, by("RDMA").complaints.len()), (Rendezvous::Tcp, 1));
     }
 }

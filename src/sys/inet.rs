@@ -14,7 +14,7 @@ const ROOM: usize = 28;
 const V4: usize = 16;
 
 /// The kernel's form of an address: its bytes, and how many count.
-fn to_kernel(a: &SocketAddr) -> ([u8; ROOM], usize) {
+pub(super) fn to_kernel(a: &SocketAddr) -> ([u8; ROOM], usize) {
     let mut raw = [0; ROOM];
     let mut at = 0;
     let mut put = |bytes: &[u8]| {
@@ -40,7 +40,7 @@ fn to_kernel(a: &SocketAddr) -> ([u8; ROOM], usize) {
 }
 
 /// The reverse; `EAFNOSUPPORT` for another family.
-fn from_kernel(raw: &[u8; ROOM]) -> Result<SocketAddr, Errno> {
+pub(super) fn from_kernel(raw: &[u8; ROOM]) -> Result<SocketAddr, Errno> {
     let [f0, f1, p0, p1, rest @ ..] = raw;
     let port = u16::from_be_bytes([*p0, *p1]);
     match i32::from(u16::from_ne_bytes([*f0, *f1])) {

@@ -25,6 +25,7 @@ pub mod poll;
 pub mod process;
 pub mod procfs;
 pub mod pthread;
+pub mod rdma_cm;
 pub mod reserve;
 pub mod secret;
 pub mod sigframe;

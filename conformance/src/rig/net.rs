@@ -28,7 +28,7 @@ pub fn listen() -> u16 {
 /// A link to the exporter that listens on `port` of this host, over the device that the environment names.
 pub fn connect(port: u16) -> Arc<dyn Link> {
     let c = Config::parse(|name| std::env::var(name).ok());
-    Arc::new(VerbsLink::with_key("127.0.0.1", port, key().clone(), c.device, c.lanes, c.log))
+    Arc::new(VerbsLink::with_key("127.0.0.1", port, key().clone(), c.device, c.lanes, c.log).by(c.rendezvous))
 }
 
 /// Whether this host has an RDMA device at all, or the reason why not.

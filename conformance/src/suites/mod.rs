@@ -44,6 +44,7 @@ pub fn all() -> Vec<Case> {
         verbs::weather::CASES,
         verbs::ends::CASES,
         verbs::setup::CASES,
+        verbs::manager::CASES,
     ];
     suites.concat()
 }

@@ -3,7 +3,7 @@
 use super::parts::{chosen, memory, next};
 use super::pool::Pool;
 use super::{again, on_hca, softhca_support};
-use smc_engine::base::config::{Config, DeviceWish, LogLevel};
+use smc_engine::base::config::{Config, DeviceWish, LogLevel, Rendezvous};
 use smc_engine::base::{HomeOff, PAGE, Status};
 use smc_engine::core::export::net::Network;
 use smc_engine::core::export::{Event, Export, ExportOptions, Exporter, Memory, What};
@@ -265,6 +265,27 @@ fn an_exporter_without_a_device_lists_and_says_what_is_missing() {
     assert_eq!(e.status, Status::NOT_SUPPORTED, "{e}");
     assert!(e.why.contains("the exporter cannot use RDMA") && e.why.contains("install libibverbs"), "{e}");
     assert_eq!(c.ask(&Message::Ping { token: 1 }).unwrap(), Message::Pong { token: 1 }, "and it goes on");
+}
+
+/// A device that the connection manager does not know, or a kernel without one: an error that says what to do, on both sides, and nothing else
+/// is done instead.
+#[test]
+fn without_a_connection_manager_it_is_said_so() {
+    if !on_hca("home::without_a_connection_manager_it_is_said_so", &[]) {
+        return;
+    }
+    let home = Home::new("cm");
+    let mut c = reach(home.net.address(), &home.key);
+    c.ask(&Message::Open { name: home.export.name().to_owned(), want: Access::ReadOnly }).unwrap();
+    let e = c.ask(&Message::Arrange { lanes: 3 }).unwrap_err();
+    assert!(e.status == Status::NOT_SUPPORTED && e.why.contains("LIBSMC_RENDEZVOUS=tcp"), "{e}");
+    assert_eq!(c.ask(&Message::Ping { token: 1 }).unwrap(), Message::Pong { token: 1 }, "and it goes on");
+    let (at, key) = (home.net.address(), home.key.clone());
+    let link = VerbsLink::with_key("127.0.0.1", at.port(), key, DeviceWish::default(), None, LogLevel::Off);
+    let link = link.by(Rendezvous::RdmaCm);
+    let e = link.open(home.export.name(), Access::ReadWrite, soon()).unwrap_err();
+    assert!(e.status == Status::NOT_SUPPORTED && e.to_string().contains("LIBSMC_RENDEZVOUS=tcp"), "{e}");
+    assert!(e.to_string().contains("/dev/infiniband/rdma_cm") || e.to_string().contains("no RDMA device"), "{e}");
 }
 
 /// Eight bytes to the home and back.

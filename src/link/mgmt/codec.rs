@@ -102,6 +102,15 @@ fn body(w: &mut Writer, m: &Message) {
             w.u8(u8::from(*flush));
             w.lanes(lanes);
         }
+        Message::Arrange { lanes } => w.u8(*lanes),
+        Message::Arranged { addr, rkey, flush, at, port, token } => {
+            w.u64(*addr);
+            w.u32(*rkey);
+            w.u8(u8::from(*flush));
+            w.0.extend_from_slice(at);
+            w.u16(*port);
+            w.0.extend_from_slice(token);
+        }
     }
 }
 
@@ -154,6 +163,12 @@ fn parse(r: &mut Reader<'_>, kind: u16) -> Result<Message, CodecError> {
         14 => Message::Ended,
         15 => Message::Connect { lanes: r.lanes()? },
         16 => Message::Connected { addr: r.u64()?, rkey: r.u32()?, flush: r.u8()? & 1 == 1, lanes: r.lanes()? },
+        17 => Message::Arrange { lanes: r.count()? },
+        18 => {
+            let (addr, rkey, flush, at) = (r.u64()?, r.u32()?, r.u8()? & 1 == 1, r.take()?);
+            let port = Some(r.u16()?).filter(|p| *p != 0).ok_or(CodecError::Field)?;
+            Message::Arranged { addr, rkey, flush, at, port, token: r.take()? }
+        }
         other => return Err(CodecError::Type(other)),
     })
 }
@@ -278,12 +293,12 @@ impl<'a> Reader<'a> {
         let good = qpn < 1 << 24 && psn < 1 << 24 && (1..=5).contains(&mtu);
         if good { Ok(Endpoint { qpn, psn, gid, lid, mtu, reads }) } else { Err(CodecError::Field) }
     }
+    /// Of lanes.
+    fn count(&mut self) -> Result<u8, CodecError> {
+        Some(self.u8()?).filter(|n| (1..=MAX_LANES).contains(&usize::from(*n))).ok_or(CodecError::Field)
+    }
     fn lanes(&mut self) -> Result<Vec<Endpoint>, CodecError> {
-        let n = usize::from(self.u8()?);
-        if !(1..=MAX_LANES).contains(&n) {
-            return Err(CodecError::Field);
-        }
-        (0..n).map(|_| self.lane()).collect()
+        (0..self.count()?).map(|_| self.lane()).collect()
     }
 }
 

@@ -11,6 +11,8 @@ pub const MAX_TEXT: usize = 512;
 pub const MAX_NAMES: usize = 16;
 /// Most queue pairs of one client of one region.
 pub const MAX_LANES: usize = 16;
+/// Bytes of what a connection request proves itself with.
+pub const TOKEN: usize = 16;
 
 /// One side of an RC queue pair, as the other side must know it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -145,6 +147,27 @@ pub enum Message {
         /// At least one, at most [`MAX_LANES`].
         lanes: Vec<Endpoint>,
     },
+    /// Client of an opened region, over a network: my queue pairs will come by the connection manager (rdma_cm). Otherwise as `Connect`: those
+    /// that there were are gone, and the one answer is `Arranged` or `Error`. Exporters that do not know it close the connection.
+    Arrange {
+        /// How many: at least one, at most [`MAX_LANES`].
+        lanes: u8,
+    },
+    /// Exporter: they are expected, for a few seconds, and where the region lies.
+    Arranged {
+        /// Remote address of the region's first byte.
+        addr: u64,
+        /// Remote key, good for this client's queue pairs only.
+        rkey: u32,
+        /// The memory may be flushed.
+        flush: bool,
+        /// Address to connect to, an IPv4 one as IPv6 maps it; zeros: the one that the client has called.
+        at: [u8; 16],
+        /// The connection manager's port, in the space of TCP.
+        port: u16,
+        /// What each request is to carry, followed by the number of its lane; good once for each.
+        token: [u8; TOKEN],
+    },
     /// Exporter: my queue pairs, in the same order, ready to be used, and where the region lies.
     Connected {
         /// Remote address of the region's first byte.
@@ -183,6 +206,8 @@ impl Message {
             Message::Ended => 14,
             Message::Connect { .. } => 15,
             Message::Connected { .. } => 16,
+            Message::Arrange { .. } => 17,
+            Message::Arranged { .. } => 18,
         }
     }
 }

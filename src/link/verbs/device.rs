@@ -52,6 +52,7 @@ pub struct Device {
     ctx: NonNull<ib::ibv_context>,
     name: String,
     ports: u8,
+    guid: u64,
     caps: Caps,
     /// cmd_fd and async_fd, in the program's table.
     kept: Option<[KeptFd; 2]>,
@@ -117,7 +118,7 @@ impl Device {
             return Err(Error::new(words::status(e), attempt(), words::why(Call::Other, e, None)));
         };
         let kept = (table == Table::Program).then(|| keep(ctx));
-        let mut device = Device { lib, ctx, name: name.to_owned(), ports: 0, caps: Caps::default(), kept };
+        let mut device = Device { lib, ctx, name: name.to_owned(), ports: 0, guid: 0, caps: Caps::default(), kept };
         device.learn().map_err(|e| Error::new(words::status(e), attempt(), words::why(Call::Other, e, None)))?;
         Ok(Arc::new(device))
     }
@@ -129,6 +130,7 @@ impl Device {
         // SAFETY: zeroed, then filled in; plain numbers and text.
         let a = unsafe { attr.assume_init() };
         self.ports = a.phys_port_cnt;
+        self.guid = a.node_guid;
         self.caps = Caps {
             depth: a.max_qp_wr.max(1) as u32,
             completions: a.max_cqe.max(1) as u32,
@@ -175,6 +177,11 @@ impl Device {
     /// Its ports are 1 to this.
     pub fn ports(&self) -> u8 {
         self.ports
+    }
+
+    /// The number by which the kernel's connection manager knows it.
+    pub(super) fn guid(&self) -> u64 {
+        self.guid
     }
 
     /// What it can do.

@@ -8,12 +8,15 @@
 //! reaches no byte of the memory, whatever the client does. The queue pairs stay for as long as the client's connection, so that
 //! he gets that answer at once, and not silence until his retries are used up.
 
+use super::cm::{bring_up, failed, terms};
+use super::reception::{Request, Seat};
 use super::{Choice, Completions, Depth, Device, Domain, Port, QueuePair, Registered, Rights, Table, choose};
 use crate::base::config::DeviceWish;
 use crate::base::{Error, Result, Status};
 use crate::link::Access;
 use crate::link::mgmt::Message;
 use crate::link::mgmt::message::Endpoint;
+use crate::sys::rdma_cm::Id;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -23,10 +26,23 @@ use std::sync::Arc;
 pub struct Grant {
     /// Gone when the access has been cut.
     home: Option<Registered>,
-    pairs: Vec<QueuePair>,
+    lanes: Vec<Lane>,
+    /// Ids of queue pairs that are gone. They end when others have come: see [`cm`](super::cm).
+    former: Vec<Seat>,
     // What is above holds it.
     domain: Arc<Domain>,
 }
+
+/// A queue pair, and by which id it came if by any.
+#[derive(Debug)]
+struct Lane {
+    pair: QueuePair,
+    // After the queue pair: the client hears of the end when nothing of his is answered any more.
+    came: Option<Seat>,
+}
+
+/// Nothing of ours is ever sent on it: all requests are the client's.
+const IDLE: Depth = Depth { requests: 1, inline: 0 };
 
 impl Grant {
     /// Registers `[base, base + len)` for a client that may do what `access` says. Errors: [`Domain::new`], [`Domain::register`].
@@ -42,24 +58,62 @@ impl Grant {
         };
         // SAFETY: passed on to the caller.
         let home = unsafe { domain.register(base, len, rights) }?;
-        Ok(Grant { home: Some(home), pairs: Vec::new(), domain })
+        Ok(Grant { home: Some(home), lanes: Vec::new(), former: Vec::new(), domain })
     }
 
     /// Connects a queue pair to each of the client's; those of an earlier call are gone. Answers what he must know. When it fails
     /// there are none: he may ask again. `REVOKED` after [`Grant::cut`].
     pub fn connect(&mut self, ports: &[Port], lanes: &[Endpoint]) -> Result<Message> {
-        self.pairs.clear();
-        let home = self.home.as_ref().ok_or_else(|| Error::of(Status::REVOKED, "connect"))?;
-        // Nothing ever completes there: all requests are the client's.
+        let (addr, rkey, flush) = self.start_anew()?;
+        // Nothing ever completes there.
         let idle = Completions::new(self.domain.device(), lanes.len() as u32)?;
-        let depth = Depth { requests: 1, inline: 0 };
         let pair = |(lane, port): (&Endpoint, &Port)| {
-            let pair = QueuePair::new(&self.domain, &idle, port, depth, true)?;
-            pair.connect(lane).map(|()| pair)
+            let pair = QueuePair::new(&self.domain, &idle, port, IDLE, true)?;
+            pair.connect(lane).map(|()| Lane { pair, came: None })
         };
-        self.pairs = lanes.iter().zip(pick(ports, lanes)).map(pair).collect::<Result<Vec<_>>>()?;
-        let lanes = self.pairs.iter().map(QueuePair::endpoint).collect();
-        Ok(Message::Connected { addr: home.base() as u64, rkey: home.rkey, flush: home.flushes, lanes })
+        self.lanes = lanes.iter().zip(pick(ports, lanes)).map(pair).collect::<Result<Vec<_>>>()?;
+        let lanes = self.lanes.iter().map(|l| l.pair.endpoint()).collect();
+        Ok(Message::Connected { addr, rkey, flush, lanes })
+    }
+
+    /// Gives up the queue pairs that there are, before others come by the connection manager. Answers where the memory lies, its key, and whether it may be
+    /// flushed. `REVOKED` after [`Grant::cut`].
+    pub fn start_anew(&mut self) -> Result<(u64, u32, bool)> {
+        self.former.extend(self.lanes.drain(..).filter_map(|Lane { pair, came }| {
+            drop(pair);
+            came
+        }));
+        let home = self.home.as_ref().ok_or_else(|| Error::of(Status::REVOKED, "connect"))?;
+        Ok((home.base() as u64, home.rkey, home.flushes))
+    }
+
+    /// Connects a queue pair to that of a request. `REVOKED`, and what making a queue pair says; the client is turned down then.
+    pub fn admit(&mut self, request: Request, port: &Port) -> Result<()> {
+        use ibverbs_sys::{ibv_qp_attr_mask as m, ibv_qp_state as to};
+        if self.home.is_none() {
+            return Err(Error::of(Status::REVOKED, "connect"));
+        }
+        let Request { seat, member, reads } = request;
+        let idle = Completions::new(self.domain.device(), 1)?;
+        let pair = QueuePair::fresh(&self.domain, &idle, port, IDLE)?;
+        let (manager, id, (answers, _)) = (&seat.manager, seat.id, pair.at_a_time());
+        let answers = reads.min(answers);
+        bring_up(manager, id, &pair, to::IBV_QPS_INIT, |attr, mask| {
+            attr.qp_access_flags = pair.remote_rights();
+            *mask |= m::IBV_QP_ACCESS_FLAGS.0;
+        })?;
+        bring_up(manager, id, &pair, to::IBV_QPS_RTR, |attr, _| attr.max_dest_rd_atomic = answers)?;
+        bring_up(manager, id, &pair, to::IBV_QPS_RTS, |attr, _| attr.max_rd_atomic = attr.max_rd_atomic.min(1))?;
+        manager.accept(id, member, &terms(&pair, answers, 1, &[])).map_err(|e| failed("accept a queue pair", e))?;
+        self.lanes.push(Lane { pair, came: Some(seat) });
+        self.former.clear();
+        Ok(())
+    }
+
+    /// The connection of a queue pair has ended.
+    pub fn part(&mut self, id: Id) {
+        self.lanes.retain(|l| l.came.as_ref().is_none_or(|s| s.id != id));
+        self.former.retain(|s| s.id != id);
     }
 
     /// Takes the memory away: when this returns the device reaches nothing of it for this client, and it may be moved or unmapped. What the

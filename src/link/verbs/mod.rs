@@ -5,6 +5,7 @@
 //! * [`domain`]: protection domains, registered memory.
 //! * [`queue`]: reliable queue pairs and completion queues.
 //! * [`home`]: what an exporter gives to one client.
+//! * [`cm`], [`reception`]: the other rendezvous, by the kernel's connection manager.
 //! * [`request`]: lists of work requests, posted with one doorbell.
 //! * [`words`]: completion statuses and error numbers in plain words.
 //! * [`client`]: the network link itself, made of these.
@@ -25,6 +26,7 @@
 //! library have tables of their own; [`device::Device::at_hand`] brings the descriptors there before a call.
 
 pub mod client;
+pub mod cm;
 pub mod device;
 pub mod domain;
 mod extended;
@@ -32,6 +34,7 @@ pub mod home;
 pub mod library;
 pub mod port;
 pub mod queue;
+pub mod reception;
 pub mod request;
 pub mod words;
 

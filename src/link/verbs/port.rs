@@ -35,6 +35,12 @@ impl Port {
         Endpoint { qpn, psn, gid: self.gid, lid: self.lid, mtu: self.mtu, reads }
     }
 
+    /// Whether it has a link now.
+    pub(super) fn is_active(&self, device: &Device) -> bool {
+        device.at_hand().is_ok()
+            && attributes(device, self.number).is_ok_and(|a| a.state == ib::ibv_port_state::IBV_PORT_ACTIVE)
+    }
+
     /// Bytes of the largest packet.
     pub fn mtu_bytes(&self) -> u32 {
         128 << self.mtu.clamp(1, 5)

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// 4.096 us * 2^16 = 0.27 s for one try.
 const TIMEOUT: u8 = 16;
 /// Tries after the first. Not 7: some devices take that for "without end". In all 1.9 s, or up to four times that on devices that round up.
-const RETRIES: u8 = 6;
+pub(super) const RETRIES: u8 = 6;
 /// Pause before a request that found no receiver is repeated: 0.64 ms. None of ours needs a receiver.
 const RNR_TIMER: u8 = 12;
 /// Routers that packets may pass.
@@ -139,6 +139,13 @@ impl QueuePair {
         depth: Depth,
         remote: bool,
     ) -> Result<QueuePair> {
+        let pair = QueuePair::fresh(domain, completions, port, depth)?;
+        pair.init(remote).map_err(|e| failed(domain.device(), "make a queue pair", Call::Init, e))?;
+        Ok(pair)
+    }
+
+    /// A queue pair in RESET, to be brought up by [`QueuePair::apply`].
+    pub fn fresh(domain: &Arc<Domain>, completions: &Arc<Completions>, port: &Port, depth: Depth) -> Result<QueuePair> {
         let device = domain.device();
         let fail = |call, e| failed(device, "make a queue pair", call, e);
         device.at_hand().map_err(|e| fail(Call::Other, e))?;
@@ -152,7 +159,7 @@ impl QueuePair {
         // SAFETY: an open context; its table of operations never changes.
         let post = unsafe { (*device.ctx()).ops.post_send };
         let psn = process::random() as u32 & 0xff_ffff;
-        let pair = QueuePair {
+        Ok(QueuePair {
             domain: domain.clone(),
             qp,
             post: post.unwrap_or(no_post),
@@ -162,9 +169,7 @@ impl QueuePair {
             psn,
             depth,
             _completions: completions.clone(),
-        };
-        pair.init(remote).map_err(|e| fail(Call::Init, e))?;
-        Ok(pair)
+        })
     }
 
     /// The domain that it belongs to.
@@ -175,6 +180,13 @@ impl QueuePair {
     /// What it can hold.
     pub fn depth(&self) -> Depth {
         self.depth
+    }
+
+    /// What the other side may do, as far as the memory's registration lets it.
+    pub(super) fn remote_rights(&self) -> u32 {
+        use ib::ibv_access_flags as f;
+        let flush = if self.domain.device().caps().flush { f::IBV_ACCESS_FLUSH_GLOBAL.0 } else { 0 };
+        f::IBV_ACCESS_REMOTE_READ.0 | f::IBV_ACCESS_REMOTE_WRITE.0 | f::IBV_ACCESS_REMOTE_ATOMIC.0 | flush
     }
 
     /// True when it can post a FLUSH.
@@ -188,6 +200,27 @@ impl QueuePair {
     pub(super) fn post_flush(&self, id: u64, addr: u64, rkey: u32) -> std::result::Result<(), Errno> {
         // SAFETY: a live queue pair; callers post to it one at a time.
         self.flush.as_ref().map_or(Err(Errno::NOSYS), |f| unsafe { f.post(id, addr, rkey) })
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// READs and atomics at a time: those it answers, and those it asks.
+    pub(super) fn at_a_time(&self) -> (u8, u8) {
+        let caps = self.domain.device().caps();
+        (caps.answers.min(MOST_READS), caps.asks.min(MOST_READS))
+    }
+
+    /// Brings it to the next state by attributes that somebody else has chosen. Errors as of [`QueuePair::connect`].
+    pub(super) fn apply(&self, attr: &mut ib::ibv_qp_attr, mask: u32) -> Result<()> {
+        let call = match attr.qp_state {
+            ib::ibv_qp_state::IBV_QPS_INIT => Call::Init,
+            ib::ibv_qp_state::IBV_QPS_RTR => Call::Receive,
+            _ => Call::Send,
+        };
+        self.modify(attr, mask).map_err(|e| failed(self.domain.device(), "connect a queue pair", call, e))
     }
 
     /// This side, as the other must know it.
@@ -204,14 +237,11 @@ impl QueuePair {
     }
 
     fn init(&self, remote: bool) -> std::result::Result<(), Errno> {
-        use ib::ibv_access_flags as f;
         use ib::ibv_qp_attr_mask as m;
         let mut attr = blank(ib::ibv_qp_state::IBV_QPS_INIT);
         attr.port_num = self.port.number;
         if remote {
-            let flush = if self.domain.device().caps().flush { f::IBV_ACCESS_FLUSH_GLOBAL.0 } else { 0 };
-            attr.qp_access_flags =
-                f::IBV_ACCESS_REMOTE_READ.0 | f::IBV_ACCESS_REMOTE_WRITE.0 | f::IBV_ACCESS_REMOTE_ATOMIC.0 | flush;
+            attr.qp_access_flags = self.remote_rights();
         }
         let mask = m::IBV_QP_STATE.0 | m::IBV_QP_PKEY_INDEX.0 | m::IBV_QP_PORT.0 | m::IBV_QP_ACCESS_FLAGS.0;
         self.modify(&mut attr, mask)

@@ -5,6 +5,7 @@
 //! ([`crate::rig::wire`]): two devices of the soft HCA, or of rxe in a guest.
 
 pub mod ends;
+pub mod manager;
 pub mod setup;
 pub mod weather;
 

@@ -18,12 +18,12 @@ pub const CASES: &[Case] = &[
     Case::new("verbs_a_forked_child_reads_its_data", |c| far(c, 1, forked)).verbs_only().cost(Cost::Quick),
 ];
 
-fn soon() -> Deadline {
+pub(super) fn soon() -> Deadline {
     Deadline::in_ms(20_000)
 }
 
 /// Each operation of the link does what it says and is counted once, with its bytes.
-fn counts(f: &Far) -> Stopped {
+pub(super) fn counts(f: &Far) -> Stopped {
     let home = f.home(16);
     let link = home.link.clone();
     let key = link.open(&home.region, Access::ReadWrite, soon()).expect("open").key;
@@ -73,7 +73,7 @@ fn held() -> [usize; 3] {
 
 /// Twelve hundred connections, one after the other: each works, and none leaves anything behind. (Fewer in a quick run on an emulated
 /// machine.)
-fn cycles(f: &Far) -> Stopped {
+pub(super) fn cycles(f: &Far) -> Stopped {
     let home = f.home(4);
     let port = f.exporters[0].port();
     home.set(8, 77);
@@ -153,7 +153,7 @@ fn give_up_ipc_lock() -> Stopped {
 }
 
 /// What the exporter did not grant and what is not there: refused, and nothing is moved.
-fn limits(f: &Far) -> Stopped {
+pub(super) fn limits(f: &Far) -> Stopped {
     let home = f.home(4);
     let link = home.link.clone();
     let end = 4 * PAGE as u64;

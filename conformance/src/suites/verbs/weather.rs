@@ -48,7 +48,7 @@ fn storm(f: &Far, r: &Rig, model: &mut [u8], rounds: u64, stream: u64) {
     assert_eq!((r.region.lost(9), r.region.unreleased(9)), (vec![], vec![]), "{}", r.tag);
 }
 
-fn fair(f: &Far) -> Stopped {
+pub(super) fn fair(f: &Far) -> Stopped {
     for p in POLICIES {
         let r = f.rig(f.home(PAGES), policy(p));
         storm(
@@ -133,7 +133,7 @@ fn stores_go_on(f: &Far, r: &Rig, weather: impl FnOnce() -> Stopped) -> Stopped 
 }
 
 /// The ports are down for three seconds, less than what a wait may take: the program goes on, and no byte is lost.
-fn three_seconds(f: &Far) -> Stopped {
+pub(super) fn three_seconds(f: &Far) -> Stopped {
     let r = f.rig(f.home(PAGES), MapOptions { wait_ms: 20_000, age_ms: 5, ..policy(Policy::Byte) });
     stores_go_on(f, &r, || {
         f.wire.down()?;

@@ -2,9 +2,17 @@
 
 use super::{Row, Verdict};
 use smc_engine::base::config::Config;
-use smc_engine::link::verbs::{Table, choose};
+use smc_engine::link::verbs::{Table, choose, cm};
 
 const NAME: &str = "RDMA";
+/// What LIBSMC_RENDEZVOUS=rdma_cm would find.
+fn manager() -> String {
+    match cm::open() {
+        Ok(_) => "connection manager (rdma_cm)".into(),
+        Err(e) => format!("no connection manager ({})", e.why),
+    }
+}
+
 const MEANING: &str = "regions of other hosts need it (LIBSMC_DEVICE, LIBSMC_GID_INDEX); this host's do not";
 
 /// The device as the settings of this process choose it. The address of a peer may lead to another one.
@@ -18,7 +26,8 @@ pub fn row(config: &Config) -> Row {
                 can("relaxed ordering", caps.relaxed),
                 can("on-demand paging", caps.on_demand),
             ];
-            Row::new(NAME, Verdict::Ok, format!("{}; {}", choice.reason, all.join(", ")), MEANING)
+            let text = format!("{}; {}, {}", choice.reason, all.join(", "), manager());
+            Row::new(NAME, Verdict::Ok, text, MEANING)
         }
         Err(e) => {
             let remedy = e.remedy.clone();

@@ -43,6 +43,10 @@ use watch::Watch;
 /// (`smc keygen --client`), see the regions; --host-only keeps a region on this host. Keys may be added and taken away while it
 /// runs, in the file or folder of --key: within two seconds the new ones are good, and whose key has gone loses his access.
 ///
+/// Their queue pairs are connected as they ask for it (LIBSMC_RENDEZVOUS): by numbers told over that connection, or by the kernel's RDMA
+/// connection manager, where this host has it (module rdma_ucm). The exporter listens there from the first time that somebody asks, on a free port of
+/// the RDMA device's address, and takes only whom it has told a token; others are refused, and recorded. See `smc doctor`, row RDMA.
+///
 /// With --audit every grant, refusal, revocation and end is recorded, of clients of this host and of others: one JSON object a line
 /// with time, event (grant, refusal, revocation, end), client (the name in his key), id, address, pid, uid, region, access, device, why and
 /// untold, and the same in words on stderr. A grant is told when a region is opened, and again, with the device, when its memory is registered for

@@ -1,5 +1,7 @@
 //! Who is there, what each has open, and what is said to them.
 
+mod arrivals;
+
 use super::done;
 use crate::base::config::DeviceWish;
 use crate::base::{Error, Status};
@@ -11,11 +13,20 @@ use crate::link::Access;
 use crate::link::mgmt::message::{Endpoint, MAX_NAMES};
 use crate::link::mgmt::tcp::{Member, Office, Reply, Server};
 use crate::link::mgmt::{Message, RegionDesc};
+use crate::link::verbs::reception::Reception;
 use crate::link::verbs::{Adapters, Grant};
 use crate::sys::clock::now;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+
+/// The queue pairs that a member wants to connect.
+enum Lanes {
+    /// These.
+    Told(Vec<Endpoint>),
+    /// So many that will come by the connection manager.
+    Coming(u8),
+}
 
 /// A region that a member has open.
 struct Open {
@@ -25,7 +36,7 @@ struct Open {
     /// What is registered of the memory for him.
     grant: Option<Grant>,
     /// He wants to connect while the memory is being moved.
-    waiting: Option<Vec<Endpoint>>,
+    waiting: Option<Lanes>,
 }
 
 struct Session {
@@ -42,6 +53,7 @@ pub(super) struct Desk {
     registry: Arc<Registry>,
     // Before the adapters, which everything registered belongs to.
     sessions: BTreeMap<u64, Session>,
+    receptions: Vec<Reception>,
     adapters: Adapters,
     wish: DeviceWish,
 }
@@ -57,7 +69,9 @@ fn reach(
     s: &mut Session,
     wish: &DeviceWish,
     adapters: &mut Adapters,
-    lanes: &[Endpoint],
+    receptions: &mut Vec<Reception>,
+    id: u64,
+    lanes: &Lanes,
 ) -> Result<(Message, Option<String>), Error> {
     let attempt = || Error::of(Status::INTERNAL, "connect");
     let o = s.open.as_mut().ok_or_else(attempt)?;
@@ -78,12 +92,20 @@ fn reach(
                 unsafe { Grant::new(&choice.device, base, o.shared.len, o.access) }?
             }
         };
-        let m = grant.connect(&choice.ports, lanes)?;
+        let m = match lanes {
+            Lanes::Told(lanes) => grant.connect(&choice.ports, lanes)?,
+            Lanes::Coming(n) => {
+                let (addr, rkey, flush) = grant.start_anew()?;
+                let (at, port, token) = arrivals::place(receptions, &choice, s.here)?.expect(id, *n)?;
+                Message::Arranged { addr, rkey, flush, at, port, token }
+            }
+        };
         o.grant = Some(grant);
         Ok(m)
     })();
     if done.as_ref().is_err_and(|e: &Error| e.status == Status::LINK_DOWN) {
         adapters.forget(&choice);
+        receptions.retain(|r| !Arc::ptr_eq(r.choice(), &choice));
     }
     done.map(|m| (m, new.then(|| choice.reason.clone())))
 }
@@ -124,7 +146,7 @@ impl Session {
 
 impl Desk {
     pub fn new(registry: Arc<Registry>, wish: DeviceWish) -> Desk {
-        Desk { registry, sessions: BTreeMap::new(), adapters: Adapters::default(), wish }
+        Desk { registry, sessions: BTreeMap::new(), receptions: Vec::new(), adapters: Adapters::default(), wish }
     }
 
     /// Does what the service thread wants; false when it is time to end.
@@ -241,9 +263,9 @@ impl Desk {
     }
 
     /// Registers the memory for a client, if it is not yet, and connects his queue pairs.
-    fn connect(&mut self, id: u64, lanes: &[Endpoint]) -> Message {
+    fn connect(&mut self, id: u64, lanes: &Lanes) -> Message {
         let Some(s) = self.sessions.get_mut(&id) else { return Message::Close };
-        let connected = reach(s, &self.wish, &mut self.adapters, lanes);
+        let connected = reach(s, &self.wish, &mut self.adapters, &mut self.receptions, id, lanes);
         if let Some(o) = &s.open {
             o.shared.put_client(s.info(id, o));
         }
@@ -262,7 +284,7 @@ impl Desk {
     }
 
     /// Connects now, or when the memory has moved.
-    fn ask_to_connect(&mut self, id: u64, lanes: Vec<Endpoint>) -> Reply {
+    fn ask_to_connect(&mut self, id: u64, lanes: Lanes) -> Reply {
         match self.sessions.get_mut(&id).and_then(|s| s.open.as_mut()) {
             None => Reply::Last(Message::error(Status::PROTOCOL, "open a region first")),
             Some(o) if o.waiting.is_some() => Reply::Last(Message::error(Status::PROTOCOL, "one question at a time")),
@@ -291,12 +313,14 @@ impl Office for Desk {
                 Reply::Say(Message::Names { next, regions })
             }
             Message::Open { name, want } => self.open(who, &name, want),
-            Message::Connect { lanes } => self.ask_to_connect(who.id, lanes),
+            Message::Connect { lanes } => self.ask_to_connect(who.id, Lanes::Told(lanes)),
+            Message::Arrange { lanes } => self.ask_to_connect(who.id, Lanes::Coming(lanes)),
             _ => Reply::Say(Message::error(Status::NOT_SUPPORTED, "this region is not accelerator memory")),
         }
     }
 
     fn left(&mut self, who: &Member, why: &'static str) {
+        self.receptions.iter_mut().for_each(|r| r.forget(who.id));
         if let Some(mut s) = self.sessions.remove(&who.id) {
             if s.open.is_some() {
                 self.registry.note(s.event(What::End, who.id, why));

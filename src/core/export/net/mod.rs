@@ -142,6 +142,8 @@ fn serve(mut server: Server, mut desk: Desk, orders: &Receiver<Order>, wake: &Wa
     }
     loop {
         let mut fds = vec![PollFd::readable(wake.fd())];
+        desk.watch(&mut fds);
+        let own = fds.len();
         server.watch(&mut fds);
         let left = server.moment().saturating_sub(now()).min(SLEEP_NS);
         if poll(&mut fds, left.div_ceil(1_000_000)).is_err() {
@@ -153,7 +155,10 @@ fn serve(mut server: Server, mut desk: Desk, orders: &Receiver<Order>, wake: &Wa
                 return desk.close();
             }
         }
-        server.turn(fds.get(1..).unwrap_or_default(), &mut desk);
+        if fds.get(1..own).is_some_and(|of_desk| of_desk.iter().any(PollFd::ready)) {
+            desk.receive();
+        }
+        server.turn(fds.get(own..).unwrap_or_default(), &mut desk);
     }
 }
 

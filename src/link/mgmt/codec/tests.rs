@@ -45,6 +45,9 @@ fn message() -> impl Strategy<Value = Message> {
         lanes().prop_map(|lanes| Message::Connect { lanes }),
         (any::<u64>(), any::<u32>(), any::<bool>(), lanes())
             .prop_map(|(addr, rkey, flush, lanes)| Message::Connected { addr, rkey, flush, lanes }),
+        (1..=MAX_LANES as u8).prop_map(|lanes| Message::Arrange { lanes }),
+        (any::<u64>(), any::<u32>(), any::<bool>(), any::<[u8; 16]>(), 1u16.., any::<[u8; 16]>())
+            .prop_map(|(addr, rkey, flush, at, port, token)| Message::Arranged { addr, rkey, flush, at, port, token }),
     ]
 }
 
@@ -77,7 +80,7 @@ proptest! {
     }
 
     #[test]
-    fn random_bytes_do_not_panic(mut b in proptest::collection::vec(any::<u8>(), 0..200), kind in 0u16..18) {
+    fn random_bytes_do_not_panic(mut b in proptest::collection::vec(any::<u8>(), 0..200), kind in 0u16..20) {
         let _ = decode(&b);
         if b.len() >= HEADER {
             let n = (b.len() - HEADER) as u32;

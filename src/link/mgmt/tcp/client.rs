@@ -23,6 +23,7 @@ pub struct Client {
     heard: VecDeque<Message>,
     /// The server as the user named it.
     who: String,
+    there: IpAddr,
     deadline: Deadline,
 }
 
@@ -44,7 +45,7 @@ impl Client {
             // What is left is shared by the addresses that are left.
             let share = Deadline::in_ns(deadline.left_ns() / (addresses.len() - i) as u64);
             match reach(a, share) {
-                Ok(fd) => return Client::greet(fd, key, who, deadline),
+                Ok(fd) => return Client::greet(fd, key, who, a.ip(), deadline),
                 Err(e) => {
                     let status = if e == Errno::TIMEDOUT { Status::TIMED_OUT } else { Status::LINK_DOWN };
                     last = Error::new(status, format!("reach {who}"), format!("{a}: {e}"));
@@ -54,10 +55,11 @@ impl Client {
         Err(last)
     }
 
-    fn greet(fd: OwnedFd, key: &Key, who: &str, deadline: Deadline) -> Result<Client> {
+    fn greet(fd: OwnedFd, key: &Key, who: &str, there: IpAddr, deadline: Deadline) -> Result<Client> {
         let attempt = || format!("reach {who}");
         let channel = Channel::client(key).map_err(|e| Error::new(e.status(), attempt(), e.to_string()))?;
-        let mut c = Client { wire: Wire::new(fd, channel), heard: VecDeque::new(), who: who.to_owned(), deadline };
+        let mut c =
+            Client { wire: Wire::new(fd, channel), heard: VecDeque::new(), who: who.to_owned(), there, deadline };
         while !c.wire.channel.is_open() {
             c.step().map_err(|e| match e {
                 // It tells strangers nothing.
@@ -82,6 +84,11 @@ impl Client {
     /// This host's address on the connection.
     pub fn local(&self) -> Option<IpAddr> {
         self.wire.local()
+    }
+
+    /// The server's address, as it was called.
+    pub fn there(&self) -> IpAddr {
+        self.there
     }
 
     /// What to poll for, to learn when [`Client::news`] has something to do.

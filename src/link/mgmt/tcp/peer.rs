@@ -180,7 +180,11 @@ fn respond(greeted: &mut bool, member: &Member, m: Message, office: &mut dyn Off
         (true, Message::Ping { token }) => Reply::Say(Message::Pong { token }),
         (
             true,
-            m @ (Message::List { .. } | Message::Open { .. } | Message::Connect { .. } | Message::DeviceFlush { .. }),
+            m @ (Message::List { .. }
+            | Message::Open { .. }
+            | Message::Connect { .. }
+            | Message::Arrange { .. }
+            | Message::DeviceFlush { .. }),
         ) => office.ask(member, m),
         _ => {
             office.refused(&member.from, member.client.as_deref(), "a message that does not fit here");

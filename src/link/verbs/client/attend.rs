@@ -8,6 +8,7 @@
 //!             └───── revoked ─────────────► down (REVOKED)
 //! ```
 
+use super::meet::Met;
 use super::rig::Rig;
 use super::session::Session;
 use super::table::Table;
@@ -47,6 +48,10 @@ struct Attendant {
     desc: RegionDesc,
     talk: Option<Talk>,
     rig: Option<Arc<Rig>>,
+    /// What the connection manager holds of the lanes.
+    met: Option<Met>,
+    /// The same of lanes that have failed, until others are connected.
+    former: Option<Met>,
     pause: u64,
     up_at: u64,
     /// A READ on the fault lane that tells whether the queue pair works when nobody uses it.
@@ -87,7 +92,7 @@ fn begin(start: Start, wake: Wake) -> Result<(Attendant, Opened)> {
     let writable = plan.want == crate::link::Access::ReadWrite;
     let session = Arc::new(Session::new(desc.len, writable, count, rigs, bounce));
     let _ = session.thread.set(Waker::own());
-    talk.connect(&session, &rig, deadline)?;
+    let met = talk.connect(&session, &rig, deadline)?;
     session.set_up();
     let Some(key) = table.install(session.clone()) else {
         take_down(&session);
@@ -97,7 +102,21 @@ fn begin(start: Start, wake: Wake) -> Result<(Attendant, Opened)> {
     let mut info = desc.info();
     info.access = plan.want;
     let (talk, rig, beat) = (Some(talk), Some(rig), None);
-    let a = Attendant { plan, table, wake, session, key, desc, talk, rig, pause: PAUSE_MIN, up_at: now(), beat };
+    let a = Attendant {
+        plan,
+        table,
+        wake,
+        session,
+        key,
+        desc,
+        talk,
+        rig,
+        met,
+        former: None,
+        pause: PAUSE_MIN,
+        up_at: now(),
+        beat,
+    };
     Ok((a, Opened { key, info }))
 }
 
@@ -128,6 +147,7 @@ impl Attendant {
     /// Flights end, and nothing is under way any more.
     fn drop_lanes(&mut self) {
         take_down(&self.session);
+        self.former = self.met.take().or(self.former.take());
         self.forget_beat();
     }
 
@@ -157,10 +177,14 @@ impl Attendant {
     fn listen(&mut self, ns: u64) -> Option<Trouble> {
         let mut fds = vec![PollFd::readable(self.wake.fd())];
         fds.extend(self.talk.as_ref().map(|t| t.client.watch()));
+        fds.extend(self.met.as_ref().map(Met::watch));
         if poll(&mut fds, ns.div_ceil(1_000_000)).is_err() {
             nap(1_000_000);
         }
         self.wake.clear();
+        if let Some(met) = &self.met {
+            met.hear(|lane| _ = self.session.lanes.get(lane).map(super::lane::Lane::give_up));
+        }
         self.talk.as_mut().and_then(Talk::hear)
     }
 
@@ -279,7 +303,8 @@ impl Attendant {
         self.rig = Some(rig.clone());
         let Some(talk) = &mut self.talk else { return Err(Trouble::Lost(Status::LINK_DOWN)) };
         match talk.connect(&self.session, &rig, deadline) {
-            Ok(()) => {
+            Ok(met) => {
+                (self.met, self.former) = (met, None);
                 if again {
                     self.session.attachments.fetch_add(1, SeqCst);
                 }
@@ -288,10 +313,14 @@ impl Attendant {
             Err(e) if e.status == Status::REVOKED => Err(Trouble::Over(e.status)),
             Err(e) if e.status == Status::PEER_DEAD => Err(Trouble::Lost(e.status)),
             Err(e) => {
+                let in_order = talk.in_order;
                 if !rig.choice.device.is_there() {
                     // It may be another one when it comes back.
                     self.rig = None;
                     self.session.rigs.retire(&rig);
+                }
+                if in_order {
+                    return Err(Trouble::Lanes);
                 }
                 Err(Trouble::Lost(if e.status.is_transient() { e.status } else { Status::LINK_DOWN }))
             }
@@ -300,8 +329,9 @@ impl Attendant {
 
     /// The region was closed: ends when nobody is in the session any more.
     fn end(mut self) {
-        take_down(&self.session);
-        self.forget_beat();
+        self.drop_lanes();
+        // After the queue pairs: what they had under way is over.
+        self.former = None;
         // Its last words are those of a close.
         self.talk = None;
         while !self.table.release(self.key) {

@@ -4,6 +4,9 @@
 //! face's; the others share the work face's batches. Fetches go straight into memory made known by [`Link::register`], everything else
 //! through a bounce buffer of the link. No thread takes part in an operation, here or at the exporter.
 //!
+//! Queue pairs are connected by numbers that both sides tell each other over TCP, or by the kernel's connection manager ([`VerbsLink::by`],
+//! `LIBSMC_RENDEZVOUS`): see [`cm`](super::cm).
+//!
 //! # Failure
 //! When a queue pair fails, an operation is given up at its deadline, or the exporter's memory moves, all queue pairs of the region are
 //! destroyed and made anew after a pause that doubles (10 ms to 2 s, at once for a move). Nothing that was under way touches memory after its
@@ -19,6 +22,7 @@
 
 mod attend;
 mod lane;
+mod meet;
 mod memory;
 mod ops;
 mod post;
@@ -30,7 +34,7 @@ mod trips;
 
 pub use table::SLOTS;
 
-use crate::base::config::{Config, DeviceWish, LogLevel};
+use crate::base::config::{Config, DeviceWish, LogLevel, Rendezvous};
 use crate::base::stats::LinkStats;
 use crate::base::{Error, HomeOff, Status};
 use crate::link::mgmt::RegionDesc;
@@ -61,6 +65,7 @@ pub struct VerbsLink {
     port: u16,
     key: Key,
     lanes: Option<usize>,
+    rendezvous: Rendezvous,
     log: LogLevel,
     table: Arc<Table>,
     rigs: Arc<Rigs>,
@@ -81,7 +86,15 @@ impl VerbsLink {
     /// A link that starts nothing until the first open. The pre-shared key is read now: `NOT_FOUND` without one, `PERMISSION` when others could
     /// read it, `INVALID_ARGUMENT` when it is none.
     pub fn new(host: &str, port: u16, config: &Config) -> Result<VerbsLink, Error> {
-        Ok(VerbsLink::with_key(host, port, find_key(config)?, config.device.clone(), config.lanes, config.log))
+        let link = VerbsLink::with_key(host, port, find_key(config)?, config.device.clone(), config.lanes, config.log);
+        Ok(link.by(config.rendezvous))
+    }
+
+    /// The same with another rendezvous than over TCP. Where it is not to be had, here or at the exporter, [`Link::open`] answers
+    /// `NOT_SUPPORTED`, and says what to do; nothing else is tried instead.
+    pub fn by(mut self, rendezvous: Rendezvous) -> VerbsLink {
+        self.rendezvous = rendezvous;
+        self
     }
 
     /// The same with a key and a device that are given.
@@ -98,6 +111,7 @@ impl VerbsLink {
             port,
             key,
             lanes,
+            rendezvous: Rendezvous::Tcp,
             log,
             table: Table::new(),
             rigs: Rigs::new(device, log >= LogLevel::Info),
@@ -185,8 +199,8 @@ impl Link for VerbsLink {
             let e = Error::new(Status::INVALID_ARGUMENT, attempt(), "not a region name");
             return Err(e.remedy("use 1 to 200 bytes of [A-Za-z0-9._-], not starting with a dot"));
         }
-        let plan =
-            Plan { who: self.who(), addresses: self.addresses()?, key: self.key.clone(), name: name.to_owned(), want };
+        let (addresses, key, rendezvous) = (self.addresses()?, self.key.clone(), self.rendezvous);
+        let plan = Plan { who: self.who(), addresses, key, name: name.to_owned(), want, rendezvous };
         self.sweep();
         self.rigs.start()?;
         let over = Arc::new(AtomicBool::new(false));

@@ -31,7 +31,7 @@ impl Dice {
     }
 
     fn message(&mut self) -> Message {
-        match self.roll(9) {
+        match self.roll(10) {
             0 => Message::Hello { min: self.roll(4) as u16, max: self.roll(4) as u16 },
             1 => Message::List { start: self.roll(40) as u32 },
             2 => Message::Open { name: "r1".into(), want: Access::ReadWrite },
@@ -40,6 +40,7 @@ impl Dice {
             5 => Message::Ended,
             6 => Message::Moved { generation: 1 },
             7 => Message::DeviceFlush { off: 0, len: 1 },
+            8 => Message::Arrange { lanes: self.roll(18) as u8 },
             _ => Message::Close,
         }
     }
