@@ -5,7 +5,9 @@
 //! ([`crate::rig::wire`]): two devices of the soft HCA, or of rxe in a guest.
 
 pub mod ends;
+pub mod memory;
 pub mod setup;
+pub mod underway;
 pub mod weather;
 
 use crate::rig::node::Child;

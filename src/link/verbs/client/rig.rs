@@ -10,16 +10,17 @@ use crate::base::config::DeviceWish;
 use crate::base::stats::LinkStats;
 use crate::base::{Error, Result, Status};
 use crate::sys::channel::{Sender, channel};
-use crate::sys::process;
 use crate::sys::thread::{self, Started};
+use crate::sys::{mem, process};
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Pieces of the bounce buffer: 4 MiB in all, or what may be pinned of it.
-const CHUNKS: [usize; 3] = [64 << 10, 8 << 10, 4 << 10];
+/// Pieces of the bounce buffer: 4 MiB in all, or what may be pinned of it; two pages in the end, so that with 64 KiB a few peers
+/// can be reached. Multiples of a word.
+const CHUNKS: [usize; 5] = [64 << 10, 8 << 10, 4 << 10, 512, 64];
 /// Longest wait for the thread: registering a terabyte takes minutes.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -162,6 +163,10 @@ impl Rigs {
                     let s = Stretch { base: ptr as usize, len, entry, registered: Some(r) };
                     state.stretches.insert(state.last, s);
                     *lock(&self.bounce) = Some(Arc::new(bounce));
+                    if self.loud && chunk != CHUNKS[0] {
+                        let cause = mem::lock_limit_words();
+                        process::say(&format!("only {len} bytes could be pinned for a bounce buffer; {cause}"));
+                    }
                     return Ok(());
                 }
                 Err(e) => last = Err(e),
@@ -192,8 +197,8 @@ impl Rigs {
         }
     }
 
-    /// Registers memory with the device as long as it is open, now and whenever it is opened again. `Ok(false)`: it is noted, but goes through
-    /// the bounce buffer for the time being.
+    /// Registers memory with the device as long as it is open, now and whenever it is opened again. `Ok(false)`: it is noted, and there is no
+    /// open device. `NO_RESOURCES`: the device refuses it, or too much is registered; nothing is noted.
     ///
     /// # Safety
     /// It stays mapped until [`Rigs::deregister`].
@@ -210,7 +215,12 @@ impl Rigs {
     fn note(&self, base: usize, len: usize) -> Option<(u64, bool)> {
         let mut state = lock(&self.state);
         let mut s = Stretch { base, len, entry: self.known.add(base, len)?, registered: None };
-        let good = state.rig.clone().is_some_and(|rig| s.register(&rig.domain, &self.known));
+        let rig = state.rig.clone();
+        let good = rig.as_ref().is_some_and(|rig| s.register(&rig.domain, &self.known));
+        if rig.is_some() && !good {
+            self.known.remove(s.entry);
+            return None;
+        }
         state.last += 1;
         let id = state.last;
         state.stretches.insert(id, s);
