@@ -65,7 +65,7 @@ fn held(pid: u32) -> [usize; 4] {
     let entries = |d: &str| std::fs::read_dir(format!("/proc/{pid}/{d}")).map_or(0, Iterator::count);
     let text = |f: &str| std::fs::read_to_string(format!("/proc/{pid}/{f}")).unwrap_or_default();
     let pages = text("statm").split(' ').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0usize);
-    [entries("task"), entries("fd"), text("maps").lines().count(), pages * PAGE >> 20]
+    [entries("task"), entries("fd"), text("maps").lines().count(), (pages * PAGE) >> 20]
 }
 
 /// What the case and its exporter have, and what programs have of the devices once nothing is being given back any more.
