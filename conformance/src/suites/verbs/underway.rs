@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 /// The suite.
 pub const CASES: &[Case] = &[
     Case::new("verbs_each_request_ends_once", |c| far(c, 3, ends_once)).verbs_only().cost(Cost::Quick),
+    Case::new("verbs_requests_of_a_device_that_goes", |c| far(c, 1, device_goes)).verbs_only().cost(Cost::Quick),
     Case::new("verbs_memory_of_an_ended_request_is_free", |c| far(c, 3, memory_is_free)).verbs_only().cost(Cost::Quick),
     Case::new("verbs_a_flush_that_never_comes", |c| far(c, 1, no_flush)).verbs_only().cost(Cost::Quick),
 ];
@@ -159,6 +160,32 @@ fn ends_once(f: &Far) -> Stopped {
     Ok(())
 }
 
+/// The device is taken away under requests on a dead wire, of which it may complete what it will: none twice, none as if it were done, and
+/// its memory is free when the queue pair is gone.
+fn device_goes(f: &Far) -> Stopped {
+    let (what, raw) = ("the device goes", numbered(f, 0));
+    f.wire.cut()?;
+    raw.post();
+    std::thread::sleep(Duration::from_millis(50));
+    f.wire.remove()?;
+    raw.pair.fail();
+    let (mut ends, start) = (BTreeMap::new(), Instant::now());
+    while ends.len() < REQUESTS && start.elapsed() < f.seconds(1) {
+        let taken = raw.cq.poll(|c| {
+            assert!(!c.outcome.status().is_ok(), "{what}: {:#x} is said to be done", c.id);
+            assert_eq!(ends.insert(c.id, ()), None, "{what}: {:#x} ended twice", c.id);
+        });
+        if taken.is_err() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    println!("{what}: {} of {REQUESTS} were completed", ends.len());
+    give_back(f, raw, what);
+    f.wire.faults(&[])?;
+    f.wire.restore()
+}
+
 /// A queue pair to a home with a number in each page.
 fn numbered(f: &Far, exporter: usize) -> Raw {
     let home = f.home_of(exporter, REQUESTS);
@@ -224,9 +251,8 @@ fn batch(f: &Far, (exporter, dies): (usize, bool), on_the_wire: bool) -> Stopped
     assert!(start.elapsed() < f.seconds(5), "{what}: the wait took {:?}", start.elapsed());
     assert_eq!(s.is_ok(), !on_the_wire, "{what}: {s}");
     assert_eq!(link.wait(key, ticket, soon()), Status::INVALID_ARGUMENT, "{what}: it ended twice");
+    // Still registered: the device could send it.
     fill(0x55);
-    link.deregister(known);
-    drop(memory);
     if on_the_wire && !dies {
         f.wire.faults(&[])?;
         std::thread::sleep(Duration::from_millis(300));
@@ -234,6 +260,8 @@ fn batch(f: &Far, (exporter, dies): (usize, bool), on_the_wire: bool) -> Stopped
         let wrong = bytes.iter().position(|b| ![0, 0x11].contains(b));
         assert_eq!(wrong, None, "{what}: a byte of what came later is at the home");
     }
+    link.deregister(known);
+    drop(memory);
     let start = Instant::now();
     link.close(key);
     drop((home, link));
