@@ -170,7 +170,7 @@ fn device_goes(f: &Far) -> Stopped {
     f.wire.remove()?;
     raw.pair.fail();
     let (mut ends, start) = (BTreeMap::new(), Instant::now());
-    while ends.len() < REQUESTS && start.elapsed() < f.seconds(1) {
+    while ends.len() < REQUESTS && start.elapsed() < Duration::from_secs(1) {
         let taken = raw.cq.poll(|c| {
             assert!(!c.outcome.status().is_ok(), "{what}: {:#x} is said to be done", c.id);
             assert_eq!(ends.insert(c.id, ()), None, "{what}: {:#x} ended twice", c.id);
