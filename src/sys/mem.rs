@@ -237,6 +237,14 @@ pub fn lock_limit() -> Option<u64> {
     Some(limit[0]).filter(|n| *n != u64::MAX)
 }
 
+/// The limit of what may be pinned, in words, for who was refused.
+pub fn lock_limit_words() -> String {
+    match lock_limit() {
+        Some(n) => format!("RLIMIT_MEMLOCK is {n} bytes; raise it: ulimit -l, limits.conf, LimitMEMLOCK="),
+        None => "RLIMIT_MEMLOCK is not the cause".to_owned(),
+    }
+}
+
 /// A memory file of `len` bytes, close-on-exec, sealable. `name` shows in /proc/PID/maps.
 ///
 /// Tries MFD_NOEXEC_SEAL first (hosts with vm.memfd_noexec=2 refuse anything else), then without (kernels before 6.3).

@@ -11,6 +11,8 @@
 //! | `scatter` | of those two: not every Nth, but one in N, as if by chance and the same in every run |
 //! | `delay=NS` | messages it sends arrive that much later |
 //! | `register=ERRNO` | registrations fail with that number |
+//! | `memlock` | registrations count against RLIMIT_MEMLOCK, as the kernel counts those of a real device; for root too |
+//! | `no-flush` | what a queue pair has to flush when its program moves it to ERR never completes |
 //! | `revoke=TIME` | regions registered until now lose all rights; another number revokes again |
 //! | `port-down=PORT` | the port has no link; may be given for several |
 //! | `remove` | the device is gone |
@@ -44,6 +46,8 @@ struct List {
     scatter: bool,
     delay: u64,
     register: i32,
+    memlock: bool,
+    no_flush: bool,
     revoke: u64,
     down: u32,
     removed: bool,
@@ -62,6 +66,8 @@ impl List {
                 "scatter" => list.scatter = true,
                 "delay" => list.delay = number,
                 "register" => list.register = number as i32,
+                "memlock" => list.memlock = true,
+                "no-flush" => list.no_flush = true,
                 "revoke" => list.revoke = number,
                 "port-down" => list.down |= 1u32.checked_shl(number as u32).unwrap_or(0),
                 "remove" => list.removed = true,
@@ -120,6 +126,8 @@ pub struct Faults {
     scatter: AtomicBool,
     delay: AtomicU64,
     register: AtomicI32,
+    memlock: AtomicBool,
+    no_flush: AtomicBool,
     down: AtomicU32,
     removed: AtomicBool,
     /// List in force.
@@ -139,6 +147,8 @@ impl Faults {
             scatter: AtomicBool::new(false),
             delay: AtomicU64::new(0),
             register: AtomicI32::new(0),
+            memlock: AtomicBool::new(false),
+            no_flush: AtomicBool::new(false),
             down: AtomicU32::new(0),
             removed: AtomicBool::new(false),
             list: Mutex::default(),
@@ -170,6 +180,8 @@ impl Faults {
         self.scatter.store(new.scatter, RELAXED);
         self.delay.store(new.delay, RELAXED);
         self.register.store(new.register, RELAXED);
+        self.memlock.store(new.memlock, RELAXED);
+        self.no_flush.store(new.no_flush, RELAXED);
         self.down.store(new.down, RELAXED);
         if new.revoke != old.revoke && new.revoke != 0 {
             context.keys.revoke_all();
@@ -202,6 +214,16 @@ impl Faults {
             0 => Ok(()),
             e => Err(e),
         }
+    }
+
+    /// Whether registrations count against RLIMIT_MEMLOCK.
+    pub fn counts_locked(&self) -> bool {
+        self.memlock.load(RELAXED)
+    }
+
+    /// Whether what is flushed never completes.
+    pub fn swallows_flushes(&self) -> bool {
+        self.no_flush.load(RELAXED)
     }
 
     /// Whether a port has a link.
@@ -252,8 +274,9 @@ mod tests {
 
     #[test]
     fn lists_are_read() {
-        let list = List::parse("lose-requests=3 port-down=1\nport-down=2 delay=7 scatter nonsense", 0);
-        assert_eq!(list, List { requests: 3, down: 6, delay: 7, scatter: true, ..List::default() });
+        let list = List::parse("lose-requests=3 port-down=1\nport-down=2 delay=7 scatter nonsense no-flush memlock", 0);
+        let (no_flush, memlock) = (true, true);
+        assert_eq!(list, List { requests: 3, down: 6, delay: 7, scatter: true, no_flush, memlock, ..List::default() });
         assert_eq!(List::parse("remove device=1", 0), List::default());
         assert!(List::parse("remove device=1", 1).removed);
         assert!(List::parse(&format!("remove pid={}", std::process::id()), 0).removed);

@@ -1,5 +1,6 @@
 //! Memory keys: what a local or remote key opens, and for whom.
 
+use crate::charge::Charge;
 use crate::memory::Pinned;
 use crate::window::Window;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -37,6 +38,8 @@ pub struct Region {
     pub access: u32,
     /// The memory.
     pub memory: Pinned,
+    /// What it counts against the limit of locked memory.
+    pub _charge: Charge,
     /// Taken away, by its owner or by a fault injection.
     pub revoked: AtomicBool,
     /// Windows bound to it.
@@ -203,6 +206,7 @@ mod tests {
             len,
             access: LOCAL_WRITE | REMOTE_READ,
             memory,
+            _charge: Charge::default(),
             revoked: false.into(),
             windows: 0.into(),
         }

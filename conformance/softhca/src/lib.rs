@@ -43,6 +43,7 @@
 //! to do (`cq`).
 
 mod abi;
+mod charge;
 mod context;
 mod cq;
 mod device;

@@ -7,7 +7,7 @@ use crate::wqe::{RecvQueue, RecvWqe, SendWqe};
 use ibverbs_sys as sys;
 use ibverbs_sys::ibv_wc_status as status;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 pub use ibverbs_sys::ibv_qp_state::*;
@@ -126,6 +126,8 @@ pub struct Qp {
     pub user: AtomicUsize,
     /// Asynchronous events not acknowledged.
     pub async_events: Unacked,
+    /// What it has to flush is lost.
+    pub mute: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -217,6 +219,7 @@ impl Qp {
             events,
             user: AtomicUsize::new(0),
             async_events: Unacked::default(),
+            mute: AtomicBool::new(false),
             inner: Mutex::new(Inner::new()),
         })
     }
@@ -300,6 +303,9 @@ impl Qp {
 
     /// Flushes both queues of a queue pair in state ERR.
     pub fn flush(self: &Arc<Self>, inner: &mut Inner) {
+        if self.mute.load(Ordering::Relaxed) {
+            inner.sq.clear();
+        }
         while let Some(wqe) = inner.sq.pop_front() {
             self.complete_send(inner, &SendWqe { received: 0, ..wqe }, status::IBV_WC_WR_FLUSH_ERR);
         }

@@ -216,6 +216,11 @@ impl Child {
         Home::seen(connect(self.port()), read_name(&self.mail), len)
     }
 
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.pid.unsigned_abs()
+    }
+
     /// Where it listens.
     pub fn port(&self) -> u16 {
         self.request(LISTEN, [0; 3]) as u16

@@ -57,6 +57,19 @@ pub trait Wire: Sync {
     /// It is there again.
     fn restore(&self) -> Done;
 
+    /// What programs have of both devices now: queue pairs, registrations and so on; `None` where nobody counts them.
+    fn objects(&self) -> Option<String> {
+        None
+    }
+
+    /// From now on what the case's process registers counts against its RLIMIT_MEMLOCK. `false`: unless it is root's.
+    fn count_locked(&self) -> Result<bool, String>;
+
+    /// What a queue pair of the case has to flush never completes.
+    fn lose_flushes(&self) -> Done {
+        Err("the device completes what is flushed, whatever happens".into())
+    }
+
     /// Nothing arrives any more, and no device notices by itself.
     fn cut(&self) -> Done {
         self.faults(&[Fault::Loss(100)])
@@ -98,6 +111,8 @@ struct Words {
     removed: bool,
     revoked: u32,
     register: i32,
+    memlock: bool,
+    no_flush: bool,
 }
 
 impl SoftHca {
@@ -131,6 +146,13 @@ impl SoftHca {
         }
         if words.register != 0 {
             text += &format!(" register={}", words.register);
+        }
+        if words.memlock {
+            // The exporter's own is not what is tried.
+            text = format!("memlock pid={}", std::process::id());
+        }
+        if words.no_flush {
+            text += " no-flush";
         }
         if words.removed {
             // Everything else stays as it is for the exporter's device; what the list says holds for one device only.
@@ -187,6 +209,14 @@ impl Wire for SoftHca {
 
     fn refuse_registrations(&self, errno: i32) -> Done {
         self.say(|w| w.register = errno)
+    }
+
+    fn count_locked(&self) -> Result<bool, String> {
+        self.say(|w| w.memlock = true).map(|()| true)
+    }
+
+    fn lose_flushes(&self) -> Done {
+        self.say(|w| w.no_flush = true)
     }
 }
 
@@ -246,6 +276,15 @@ impl Wire for Rxe {
 
     fn restore(&self) -> Done {
         Rxe::wire(&["add", "rxe_b"])
+    }
+
+    fn count_locked(&self) -> Result<bool, String> {
+        Ok(false)
+    }
+
+    fn objects(&self) -> Option<String> {
+        let out = Command::new("rdma").args(["resource", "show"]).output().ok()?;
+        Some(String::from_utf8_lossy(&out.stdout).into_owned()).filter(|text| text.contains(" qp "))
     }
 }
 

@@ -43,6 +43,8 @@ pub fn all() -> Vec<Case> {
         fuzz::CASES,
         verbs::weather::CASES,
         verbs::ends::CASES,
+        verbs::memory::CASES,
+        verbs::underway::CASES,
         verbs::setup::CASES,
         verbs::manager::CASES,
     ];

@@ -229,10 +229,7 @@ impl RegCache {
             (None, None) if self.limit > 0 => ("a pool".to_owned(), "buffers of the link".to_owned()),
             (None, _) => return None,
         };
-        let cause = match mem::lock_limit() {
-            Some(n) => format!("RLIMIT_MEMLOCK is {n} bytes; raise it: ulimit -l, limits.conf, LimitMEMLOCK="),
-            None => "RLIMIT_MEMLOCK is not the cause".to_owned(),
-        };
+        let cause = mem::lock_limit_words();
         Some(format!("registering {what} was refused, so bytes are copied through {instead}; {cause}"))
     }
 }

@@ -2,6 +2,7 @@
 
 use super::context::core;
 use super::{answer, argument, code, object, pointer, take_back};
+use crate::charge::Charge;
 use crate::context::Context;
 use crate::keys::{Region, access};
 use crate::memory::Pinned;
@@ -95,11 +96,12 @@ fn pin(context: &Context, pd: u32, addr: usize, len: usize, iova: u64, flags: u3
     if len == 0 || !(addr as u64 ^ iova).is_multiple_of(PAGE) || iova.checked_add(len as u64).is_none() {
         return Err(libc::EINVAL);
     }
-    let memory = Pinned::new(addr, len, access & access::LOCAL_WRITE != 0)?;
     let pages = (addr as u64 % PAGE + len as u64).div_ceil(PAGE);
+    let _charge = if context.faults.counts_locked() { Charge::of(pages)? } else { Charge::default() };
+    let memory = Pinned::new(addr, len, access & access::LOCAL_WRITE != 0)?;
     context.model.registration(pages, start);
     let (revoked, windows) = (AtomicBool::new(false), AtomicU32::new(0));
-    Ok(Region { pd, iova, len: len as u64, access, memory, revoked, windows })
+    Ok(Region { pd, iova, len: len as u64, access, memory, _charge, revoked, windows })
 }
 
 #[unsafe(no_mangle)]

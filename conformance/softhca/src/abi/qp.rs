@@ -193,6 +193,8 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut sys::ibv_qp, attr: *mut sys::ibv_qp_
     if own.context.faults.removed() {
         return libc::EIO;
     }
+    own.context.faults.refresh(&own.context, false);
+    own.core.mute.store(own.context.faults.swallows_flushes(), Ordering::Relaxed);
     // SAFETY: the program gives an attribute.
     match modify::modify(&own.core, unsafe { argument(attr) }, mask as u32) {
         Ok(state) => {

@@ -7,6 +7,7 @@ use crate::runner::{Case, Cost};
 use smc_engine::base::{PAGE, Status};
 use smc_engine::core::condition::Condition;
 use smc_engine::core::options::{MapOptions, OnError, Policy};
+use smc_engine::sys::event::readable;
 use smc_engine::sys::process::can_read;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -59,20 +60,30 @@ impl Watched {
         self.told.lock().expect("a list").iter().any(|(c, _)| *c == want)
     }
 
-    /// Loads of pages that are not here see the error value, each within the time of a wait; after `fail_limit` of them the
-    /// region is unavailable, and says so. What was stored is named, to the byte.
-    fn becomes_unavailable(&self) {
+    /// Whether the region's descriptor is readable within so many milliseconds.
+    fn rings(&self, ms: u32) -> bool {
+        readable([self.r.region.event_fd()], Some(ms)).expect("poll") == [true]
+    }
+
+    /// Loads of pages that are not here see the error value, each within the time of a wait; with the last of `fail_limit` of them and
+    /// not before the region is unavailable, and says so. What was stored is named, to the byte. Answers how long each load took.
+    fn becomes_unavailable(&self) -> [Duration; 3] {
         let r = &self.r;
         let limit = Duration::from_millis(r.region.options().wait_ms) + 2 * self.second;
         let start = Instant::now();
-        for page in [17, 33, 49] {
-            let one = Instant::now();
+        assert!(!self.rings(0), "{}: the descriptor is readable before anything has happened", r.tag);
+        let took = [17, 33, 49].map(|page| {
+            let (one, before) = (Instant::now(), r.region.failures());
+            assert!(before < 3 && r.region.condition().0 != Condition::Unavailable, "{}: after {before} loads", r.tag);
             r.loads(page * PAGE, ERROR);
             assert!(one.elapsed() < limit, "{}: a load took {:?}", r.tag, one.elapsed());
-        }
+            assert_eq!(r.region.failures(), before + 1, "{}: failures after the load of page {page}", r.tag);
+            one.elapsed()
+        });
         within(5 * self.second, &r.tag, "it is unavailable", || r.region.condition().0 == Condition::Unavailable);
         within(5 * self.second, &r.tag, "it is told", || self.was_told(Condition::Unavailable));
-        println!("unavailable after {:?}: {:?}", start.elapsed(), r.region.condition());
+        assert!(self.rings(5000), "{}: the descriptor tells nothing", r.tag);
+        println!("unavailable after {:?}: {:?}, loads took {took:?}", start.elapsed(), r.region.condition());
         let one = Instant::now();
         let s = r.region.release(0, 0);
         assert!(!s.is_ok() && one.elapsed() < limit, "{}: release: {s} {:?}", r.tag, one.elapsed());
@@ -83,6 +94,7 @@ impl Watched {
         // What is here stays as it is.
         r.loads(0, 1);
         r.loads(5 * PAGE + 8, u64::from_le_bytes([1; 8]));
+        took
     }
 }
 
@@ -126,11 +138,17 @@ fn comes_back(w: &Watched) {
     within(limit, &r.tag, "error values heal", || [17, 33, 49].iter().all(|p| r.load(p * PAGE) == *p as u64 + 1));
 }
 
-/// The same where no device notices: only silence tells.
+/// What the device needs at least to give up a request that nobody answers: a load that ends sooner has ended at its own limit.
+const DEVICE_GIVES_UP: Duration = Duration::from_millis(1800);
+
+/// The same where no device notices: only silence tells. A load waits as long as it may and no longer, whatever the device does.
 fn cut_for_good(f: &Far) -> Stopped {
     let w = Watched::new(f, short());
     f.wire.cut()?;
-    w.becomes_unavailable();
+    let took = w.becomes_unavailable();
+    let wait = Duration::from_millis(w.r.region.options().wait_ms);
+    assert!(took[0] + Duration::from_millis(20) >= wait, "{}: it waited {took:?} only", w.r.tag);
+    assert!(took.iter().any(|t| *t < DEVICE_GIVES_UP), "{}: not the limit ended them: {took:?}", w.r.tag);
     f.wire.faults(&[])?;
     comes_back(&w);
     Ok(())
@@ -143,7 +161,9 @@ fn sigbus(f: &Far) -> Stopped {
     let start = Instant::now();
     // SAFETY: the address is only probed: a system call tells by EFAULT.
     assert!(!can_read((w.r.v + 20 * PAGE) as *const u8), "{}: a page from nowhere", w.r.tag);
-    println!("EFAULT after {:?}", start.elapsed());
+    let (took, wait) = (start.elapsed(), Duration::from_millis(w.r.region.options().wait_ms));
+    println!("EFAULT after {took:?}");
+    assert!(took + Duration::from_millis(20) >= wait && took < wait + 2 * w.second, "{}: {took:?}", w.r.tag);
     w.r.loads(40 * PAGE, 41);
     Err("the load came back".into())
 }

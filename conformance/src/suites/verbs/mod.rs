@@ -6,7 +6,9 @@
 
 pub mod ends;
 pub mod manager;
+pub mod memory;
 pub mod setup;
+pub mod underway;
 pub mod weather;
 
 use crate::rig::node::Child;

@@ -18,7 +18,7 @@
 //! * [`SLOTS`] regions of a peer at a time.
 //! * Atomics are performed by the exporter's device: atomic among all clients that come over the same device, but not with respect to what
 //!   processes on the exporter's host do to the same word, unless the device says so. A store is a compare-and-swap that is repeated.
-//! * Memory that may not be pinned (RLIMIT_MEMLOCK) is reached through the bounce buffer: one more copy.
+//! * Memory that may not be pinned (RLIMIT_MEMLOCK) is refused by [`Link::register`], and reached through the bounce buffer: one more copy.
 
 mod attend;
 mod lane;
@@ -44,8 +44,8 @@ use crate::link::mgmt::tcp::Client;
 use crate::link::{Access, AtomicOp, Health, Link, Opened, RegionInfo, RegionKey, Registration, Ticket, WriteOp};
 use crate::sys::channel::channel;
 use crate::sys::clock::Deadline;
-use crate::sys::process;
 use crate::sys::thread::{self, OwnThread};
+use crate::sys::{mem, process};
 use rig::Rigs;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -306,10 +306,12 @@ impl Link for VerbsLink {
             return Err(Status::FORKED);
         }
         // SAFETY: the caller keeps it mapped until `deregister`.
-        let (id, known) = unsafe { self.rigs.register(ptr, len) }?;
-        if !known && self.log >= LogLevel::Info {
-            process::say(&format!("{len} bytes cannot be pinned (`ulimit -l`?): they go through a bounce buffer"));
+        let registered = unsafe { self.rigs.register(ptr, len) };
+        if registered.is_err() && self.log >= LogLevel::Info {
+            let cause = mem::lock_limit_words();
+            process::say(&format!("{len} bytes cannot be pinned and are copied on their way; {cause}"));
         }
+        let (id, _) = registered?;
         Ok(Registration(id))
     }
 

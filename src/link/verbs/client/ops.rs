@@ -253,7 +253,7 @@ impl Session {
         let flight = unsafe { self.start(signals, lane, &pieces, None, deadline) }?;
         let l = self.lanes.get(lane).ok_or(Status::INTERNAL)?;
         match self.await_end(signals, 1 << lane, deadline, || l.land(flight)) {
-            // SAFETY: the device has written the word; pieces are page-aligned.
+            // SAFETY: the device has written the word; pieces begin at multiples of a word.
             Status::OK => Ok(unsafe { at.cast::<u64>().read_volatile() }),
             // It was on its way: nobody knows whether it was done.
             _ if verb != Verb::Read => Err(Status::INTERNAL),

@@ -10,16 +10,17 @@ use crate::base::config::DeviceWish;
 use crate::base::stats::LinkStats;
 use crate::base::{Error, Result, Status};
 use crate::sys::channel::{Sender, channel};
-use crate::sys::process;
 use crate::sys::thread::{self, Started};
+use crate::sys::{mem, process};
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Pieces of the bounce buffer: 4 MiB in all, or what may be pinned of it.
-const CHUNKS: [usize; 3] = [64 << 10, 8 << 10, 4 << 10];
+/// Pieces of the bounce buffer: 4 MiB in all, or what may be pinned of it; two pages in the end, so that with 64 KiB a few peers
+/// can be reached. Multiples of a word.
+const CHUNKS: [usize; 5] = [64 << 10, 8 << 10, 4 << 10, 512, 64];
 /// Longest wait for the thread: registering a terabyte takes minutes.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -166,6 +167,10 @@ impl Rigs {
                     let s = Stretch { base: ptr as usize, len, entry, registered: Some(r), is_bounce: true };
                     state.stretches.insert(state.last, s);
                     *lock(&self.bounce) = Some(Arc::new(bounce));
+                    if self.loud && chunk != CHUNKS[0] {
+                        let cause = mem::lock_limit_words();
+                        process::say(&format!("only {len} bytes could be pinned for a bounce buffer; {cause}"));
+                    }
                     return Ok(());
                 }
                 Err(e) => last = Err(e),
@@ -196,8 +201,8 @@ impl Rigs {
         }
     }
 
-    /// Registers memory with the device as long as it is open, now and whenever it is opened again. `Ok(false)`: it is noted, but goes through
-    /// the bounce buffer for the time being.
+    /// Registers memory with the device as long as it is open, now and whenever it is opened again. `Ok(false)`: it is noted, and there is no
+    /// open device. `NO_RESOURCES`: the device refuses it, or too much is registered; nothing is noted.
     ///
     /// # Safety
     /// It stays mapped until [`Rigs::deregister`].
@@ -215,7 +220,12 @@ impl Rigs {
         let mut state = lock(&self.state);
         let entry = self.known.add(base, len)?;
         let mut s = Stretch { base, len, entry, registered: None, is_bounce: false };
-        let good = state.rig.clone().is_some_and(|rig| s.register(&rig.domain, &self.known).is_ok());
+        let rig = state.rig.clone();
+        if rig.as_ref().is_some_and(|rig| s.register(&rig.domain, &self.known).is_err()) {
+            self.known.remove(entry);
+            return None;
+        }
+        let good = rig.is_some();
         state.last += 1;
         let id = state.last;
         state.stretches.insert(id, s);
