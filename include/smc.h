@@ -988,31 +988,6 @@ smc_status smc_export(struct smc_context *ctx,
                       const struct smc_export_attr *attr,
                       struct smc_export_t **exported);
 
-// Registers memory of this process as a region that peers can map: classifies it, pins it when asked, binds it to a port,
-// and from then on describes it to every client that connects.
-//
-// `address`, `length`: whole pages, as for smc_export(). `kind`: enum smc_memory, checked against what the memory is; 0: find
-// out. `endpoint`: the port as "DEVICE:PORT" or "DEVICE:PORT:GIDINDEX"; `protection_domain`: a struct ibv_pd to register in.
-// Both are for RDMA and not supported by this version: pass NULL, and clients on this host reach the memory. `flags`:
-// SMC_EXPORT_PIN locks the memory into RAM for the life of the registration (and unlocks it then), SMC_EXPORT_READ_ONLY,
-// SMC_EXPORT_ANY_USER, SMC_EXPORT_HOST_ONLY. Undone with smc_unexport(), which returns when no client reaches the memory any more.
-//
-// Errors: as for smc_export(); NOT_SUPPORTED for an endpoint, a protection domain and accelerator memory; NO_RESOURCES when
-// RLIMIT_MEMLOCK is too small to pin (the text names the limit).
-//
-// # Safety
-// Texts are NUL-terminated; `exported` is writable; the memory is as described for smc_export().
-SMC_API
-smc_status smc_register_region(struct smc_context *ctx,
-                               void *address,
-                               size_t length,
-                               uint32_t kind,
-                               const char *endpoint,
-                               void *protection_domain,
-                               const char *name,
-                               uint32_t flags,
-                               struct smc_export_t **exported);
-
 // First byte of exported memory; NULL when `exported` is not open (or this is a fork child). Constant until smc_unexport().
 SMC_API
 void *smc_export_address(struct smc_export_t *exported);
@@ -1226,6 +1201,46 @@ SMC_API
 smc_status smc_list(struct smc_peer *peer,
                     smc_list_fn each,
                     void *user);
+
+// Registers memory of this process as a region that peers can map: classifies it, pins it when asked, binds it to a port,
+// and from then on describes it to every client that connects.
+//
+// `address`, `length`: whole pages, as for smc_export(). `kind`: enum smc_memory, checked against what the memory is; 0: find
+// out. `endpoint`: the port of an RDMA device, as "DEVICE:PORT" or "DEVICE:PORT:GIDINDEX", by which clients of other hosts reach the
+// memory once the process listens (smc_listen()); NULL: the process's (LIBSMC_DEVICE, or the one that fits the client's way).
+// `protection_domain`: a struct ibv_pd of the program's, in which the memory is registered as well, so that the program's own queue pairs
+// can use it: see smc_region_keys(). It must stay until smc_unexport(). Clients get a domain each all the same. NULL: none. `flags`:
+// SMC_EXPORT_PIN locks the memory into RAM for the life of the registration (and unlocks it then), SMC_EXPORT_READ_ONLY,
+// SMC_EXPORT_ANY_USER, SMC_EXPORT_HOST_ONLY. Undone with smc_unexport(), which returns when no client reaches the memory any more.
+//
+// Errors: as for smc_export(); NOT_FOUND when there is no such device or its port has no link, NOT_SUPPORTED without libibverbs;
+// INVALID_ARGUMENT for a domain that is none; NO_RESOURCES when RLIMIT_MEMLOCK is too small to pin or register (the text names the limit).
+//
+// # Safety
+// Texts are NUL-terminated; `exported` is writable; the memory is as described for smc_export().
+SMC_API
+smc_status smc_register_region(struct smc_context *ctx,
+                               void *address,
+                               size_t length,
+                               uint32_t kind,
+                               const char *endpoint,
+                               void *protection_domain,
+                               const char *name,
+                               uint32_t flags,
+                               struct smc_export_t **exported);
+
+// The keys under which memory is registered in the protection domain that smc_register_region() was given: `lkey` for requests of
+// the program's own queue pairs of that domain, `rkey` for those of their other sides, who may write unless the region is read-only. The
+// address is smc_export_address(). smc_export_revoke() changes both: ask again after it; requests under way meanwhile fail.
+//
+// Errors: INVALID_ARGUMENT, NOT_FOUND when it is registered in no domain of the program's, FORKED. Any thread.
+//
+// # Safety
+// `lkey` and `rkey` are writable.
+SMC_API
+smc_status smc_region_keys(struct smc_export_t *exported,
+                           uint32_t *lkey,
+                           uint32_t *rkey);
 
 // OK, or why accesses to the region fail now: LINK_DOWN, PEER_DEAD and the like while it may come back, REVOKED or STALE
 // for good. INVALID_ARGUMENT when `region` is not mapped, FORKED in a fork child. Any thread; never blocks.

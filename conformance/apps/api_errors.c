@@ -164,9 +164,22 @@ static void exports(void) {
 
     unsigned char *m = mmap(NULL, 64 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     const char *n = unique("reg");
-    IS(smc_register_region(ctx, m, PAGE, 0, "mlx5_0:1", NULL, n, 0, &e), SMC_STATUS_NOT_SUPPORTED);
-    TRUE(strstr(last(), "mlx5_0:1"));
-    IS(smc_register_region(ctx, m, PAGE, 0, NULL, m, n, 0, &e), SMC_STATUS_NOT_SUPPORTED);
+    // Without libibverbs the one, without a device of that name the other.
+    smc_status absent = smc_register_region(ctx, m, PAGE, 0, "no_such_device:1", NULL, n, 0, &e);
+    TRUE(absent == SMC_STATUS_NOT_SUPPORTED || absent == SMC_STATUS_NOT_FOUND);
+    TRUE(strstr(last(), "no_such_device") || strstr(last(), "RDMA"));
+    BAD(smc_register_region(ctx, m, PAGE, 0, "no_such_device", NULL, n, 0, &e));
+    BAD(smc_register_region(ctx, m, PAGE, 0, "no_such_device:0", NULL, n, 0, &e));
+    BAD(smc_register_region(ctx, m, PAGE, 0, "no_such_device:1:x", NULL, n, 0, &e));
+    BAD(smc_register_region(ctx, m, PAGE, 0, "no_such_device:1:1:1", NULL, n, 0, &e));
+    // Zeros are no domain, and nothing is left behind.
+    smc_status none = smc_register_region(ctx, m, PAGE, 0, NULL, m, n, 0, &e);
+    TRUE(none == SMC_STATUS_NOT_SUPPORTED || none == SMC_STATUS_INVALID_ARGUMENT);
+    uint32_t lkey = 7, rkey = 7;
+    IS(smc_region_keys(home, &lkey, &rkey), SMC_STATUS_NOT_FOUND);
+    BAD(smc_region_keys(home, NULL, &rkey));
+    BAD(smc_region_keys(NULL, &lkey, &rkey));
+    TRUE(lkey == 7 && rkey == 7);
     IS(smc_register_region(ctx, m, PAGE, SMC_MEMORY_DEVICE, NULL, NULL, n, 0, &e), SMC_STATUS_NOT_SUPPORTED);
     BAD(smc_register_region(ctx, m, PAGE, 9, NULL, NULL, n, 0, &e));
     BAD(smc_register_region(ctx, m, PAGE, 0, NULL, NULL, n, 64, &e));

@@ -104,9 +104,9 @@ pub unsafe extern "C" fn smc_export_revoke(
         let reason = unsafe { c.optional_text(reason, "reason") }?.unwrap_or("");
         c.flags(flags, SMC_REVOKE_QUIESCED)?;
         let quiesced = flags & SMC_REVOKE_QUIESCED != 0;
-        match client_id {
-            0 => e.export.revoke_all(reason, quiesced),
-            id => e.export.revoke(id, reason, quiesced),
-        }
+        e.moving(|export| match client_id {
+            0 => export.revoke_all(reason, quiesced),
+            id => export.revoke(id, reason, quiesced),
+        })
     })
 }

@@ -7,42 +7,57 @@ use super::handle::Table;
 use super::map::ACCESSES;
 use super::types::*;
 use crate::base::{Error, Result, Status};
+use crate::core::export::own::Own;
 use crate::core::export::{Export, ExportOptions, Exporter, Memory, Reach};
 use crate::link::{Access, MemoryKind};
 use crate::sys::clock::nap;
 use crate::sys::mem;
-use std::ffi::{c_char, c_void};
-use std::sync::Arc;
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex};
 
 /// What smc_export or smc_register_region made.
 pub(super) struct Exported {
     pub export: Export,
     /// We have locked the caller's memory: it is unlocked afterwards.
     pinned: Option<(usize, usize)>,
+    /// Its registration in a domain of the caller's.
+    pub own: Mutex<Option<Own>>,
     _child: Child,
+}
+
+impl Exported {
+    /// Ends it.
+    pub fn end(self) {
+        drop(self.own);
+        drop(self.export);
+        if let Some((addr, len)) = self.pinned {
+            let _ = mem::unlock(addr, len);
+        }
+    }
 }
 
 static EXPORTS: Table<Exported> = Table::new(4);
 
-const KINDS: [(u32, MemoryKind); 3] = [(1, MemoryKind::System), (2, MemoryKind::Pinned), (3, MemoryKind::Device)];
+pub(super) const KINDS: [(u32, MemoryKind); 3] =
+    [(1, MemoryKind::System), (2, MemoryKind::Pinned), (3, MemoryKind::Device)];
 
 pub(super) fn find(c: Call, export: *const smc_export_t) -> Result<Arc<Exported>> {
     EXPORTS.get(export).ok_or_else(|| c.bad("`exported` is not an open export"))
 }
 
 /// What is to be exported, checked.
-struct Wanted<'a> {
-    name: &'a str,
-    addr: usize,
-    len: usize,
-    kind: Option<MemoryKind>,
-    pin: bool,
-    options: ExportOptions,
+pub(super) struct Wanted<'a> {
+    pub name: &'a str,
+    pub addr: usize,
+    pub len: usize,
+    pub kind: Option<MemoryKind>,
+    pub pin: bool,
+    pub options: ExportOptions,
 }
 
 /// # Safety
 /// As for [`Memory::at`] when `addr` is not 0.
-unsafe fn offer(w: Wanted<'_>, child: Child) -> Result<Exported> {
+pub(super) unsafe fn offer(w: Wanted<'_>, child: Child) -> Result<Exported> {
     let attempt = || format!("export \"{}\"", w.name);
     if w.kind == Some(MemoryKind::Device) {
         let e = Error::new(
@@ -72,7 +87,7 @@ unsafe fn offer(w: Wanted<'_>, child: Child) -> Result<Exported> {
         drop(export);
         return Err(unpin(too_little(w.name, w.len, "the pages that clients share could not be locked")));
     }
-    Ok(Exported { export, pinned, _child: child })
+    Ok(Exported { export, pinned, own: Mutex::default(), _child: child })
 }
 
 fn too_little(name: &str, len: usize, why: &str) -> Error {
@@ -103,7 +118,7 @@ fn pin(w: &Wanted<'_>) -> Result<(usize, usize)> {
     Err(too_little(w.name, w.len, &format!("mlock: {e}")))
 }
 
-fn keep(e: Exported, name: &str) -> Result<*mut smc_export_t> {
+pub(super) fn keep(e: Exported, name: &str) -> Result<*mut smc_export_t> {
     EXPORTS.insert(Arc::new(e)).ok_or_else(|| Error::of(Status::NO_RESOURCES, format!("export \"{name}\"")))
 }
 
@@ -134,7 +149,7 @@ unsafe fn wanted<'a>(c: Call, attr: *const smc_export_attr) -> Result<Wanted<'a>
     }
     // SAFETY: the caller vouches for it.
     let reach = unsafe { reach(c, &a) }?;
-    let options = ExportOptions { access, allow_uids, allow_any, incarnation: a.incarnation, reach };
+    let options = ExportOptions { access, allow_uids, allow_any, incarnation: a.incarnation, reach, port: None };
     Ok(Wanted { name, addr: a.address.expose_provenance(), len: a.length, kind, pin: false, options })
 }
 
@@ -205,70 +220,6 @@ pub unsafe extern "C" fn smc_export(
     })
 }
 
-/// Registers memory of this process as a region that peers can map: classifies it, pins it when asked, binds it to a port,
-/// and from then on describes it to every client that connects.
-///
-/// `address`, `length`: whole pages, as for smc_export(). `kind`: enum smc_memory, checked against what the memory is; 0: find
-/// out. `endpoint`: the port as "DEVICE:PORT" or "DEVICE:PORT:GIDINDEX"; `protection_domain`: a struct ibv_pd to register in.
-/// Both are for RDMA and not supported by this version: pass NULL, and clients on this host reach the memory. `flags`:
-/// SMC_EXPORT_PIN locks the memory into RAM for the life of the registration (and unlocks it then), SMC_EXPORT_READ_ONLY,
-/// SMC_EXPORT_ANY_USER, SMC_EXPORT_HOST_ONLY. Undone with smc_unexport(), which returns when no client reaches the memory any more.
-///
-/// Errors: as for smc_export(); NOT_SUPPORTED for an endpoint, a protection domain and accelerator memory; NO_RESOURCES when
-/// RLIMIT_MEMLOCK is too small to pin (the text names the limit).
-///
-/// # Safety
-/// Texts are NUL-terminated; `exported` is writable; the memory is as described for smc_export().
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn smc_register_region(
-    ctx: *mut smc_context,
-    address: *mut c_void,
-    length: usize,
-    kind: u32,
-    endpoint: *const c_char,
-    protection_domain: *mut c_void,
-    name: *const c_char,
-    flags: u32,
-    exported: *mut *mut smc_export_t,
-) -> smc_status {
-    call("smc_register_region", |c| {
-        let context = context::find(c, ctx)?;
-        let out = c.out(exported, "exported")?;
-        // SAFETY: the caller vouches for it.
-        let name = unsafe { c.text(name, "name") }?;
-        // SAFETY: the caller vouches for it.
-        let endpoint = unsafe { c.optional_text(endpoint, "endpoint") }?;
-        c.flags(flags, SMC_EXPORT_PIN | SMC_EXPORT_READ_ONLY | SMC_EXPORT_ANY_USER | SMC_EXPORT_HOST_ONLY)?;
-        let kind = c.choice(kind, "kind", &KINDS)?;
-        if address.is_null() {
-            return Err(c.bad("`address` is NULL; smc_export allocates memory"));
-        }
-        if endpoint.is_some() || !protection_domain.is_null() {
-            let what = endpoint.map_or("to a protection domain".to_owned(), |e| format!("to port \"{e}\""));
-            let e =
-                Error::new(Status::NOT_SUPPORTED, format!("bind \"{name}\" {what}"), "this version has no RDMA link");
-            return Err(e.remedy("pass NULL for both: clients on this host reach the region"));
-        }
-        let access = if flags & SMC_EXPORT_READ_ONLY != 0 { Access::ReadOnly } else { Access::ReadWrite };
-        let allow_any = flags & SMC_EXPORT_ANY_USER != 0;
-        let reach = if flags & SMC_EXPORT_HOST_ONLY != 0 { Reach::Host } else { Reach::Members };
-        let options = ExportOptions { access, allow_any, reach, ..ExportOptions::default() };
-        let w = Wanted {
-            name,
-            addr: address.expose_provenance(),
-            len: length,
-            kind,
-            pin: flags & SMC_EXPORT_PIN != 0,
-            options,
-        };
-        // SAFETY: the caller vouches for it.
-        let handle = keep(unsafe { offer(w, Child::of(&context)) }?, name)?;
-        // SAFETY: the caller vouches for it.
-        unsafe { out.set(handle) };
-        Ok(())
-    })
-}
-
 /// First byte of exported memory; NULL when `exported` is not open (or this is a fork child). Constant until smc_unexport().
 #[unsafe(no_mangle)]
 pub extern "C" fn smc_export_address(exported: *mut smc_export_t) -> *mut c_void {
@@ -306,10 +257,7 @@ pub extern "C" fn smc_unexport(exported: *mut smc_export_t) -> smc_status {
             }
             nap(100_000);
         };
-        drop(last.export);
-        if let Some((addr, len)) = last.pinned {
-            let _ = mem::unlock(addr, len);
-        }
+        last.end();
         Ok(())
     })
 }

@@ -18,6 +18,7 @@ pub mod home;
 pub mod listen;
 pub mod map;
 pub mod peer;
+pub mod register;
 pub mod state;
 pub mod types;
 pub mod version;

@@ -6,6 +6,7 @@ mod client;
 mod end_to_end;
 mod fake;
 mod home;
+mod own;
 mod parts;
 mod pool;
 

@@ -78,7 +78,7 @@ fn the_choice_explains_itself() {
     let wish = |text: &str| DeviceWish::parse(text).unwrap();
     let c = choose(&wish("softhca1:1+2"), None, Table::Program).unwrap();
     assert_eq!((c.device.name(), c.ports.len()), ("softhca1", 2));
-    assert!(c.reason.starts_with("softhca1:1+2, GID ") && c.reason.contains("LIBSMC_DEVICE"), "{}", c.reason);
+    assert!(c.reason.starts_with("softhca1:1+2, GID ") && c.reason.contains("it was named"), "{}", c.reason);
     let e = choose(&wish("mlx5_0"), None, Table::Program).unwrap_err();
     assert_eq!(e.status, Status::NOT_FOUND);
     assert!(e.to_string().contains("there are softhca0, softhca1"), "{e}");

@@ -26,11 +26,13 @@ mod event;
 mod home;
 pub mod net;
 mod orders;
+pub mod own;
 mod reach;
 mod registry;
 mod revoke;
 mod service;
 
+use crate::base::config::DeviceWish;
 use crate::base::{Error, Result, Status};
 use crate::link::mgmt::message::valid_name;
 use crate::link::{Access, MemoryKind};
@@ -92,12 +94,14 @@ pub struct ExportOptions {
     pub incarnation: u64,
     /// Clients of other hosts; default everybody who has a key, if this process [listens](Exporter::listen).
     pub reach: Reach,
+    /// Device and port by which those reach the memory; otherwise the process's ([`Exporter::listen`]).
+    pub port: Option<DeviceWish>,
 }
 
 impl Default for ExportOptions {
     fn default() -> ExportOptions {
         let (access, reach) = (Access::ReadWrite, Reach::Members);
-        ExportOptions { access, allow_uids: Vec::new(), allow_any: false, incarnation: 0, reach }
+        ExportOptions { access, allow_uids: Vec::new(), allow_any: false, incarnation: 0, reach, port: None }
     }
 }
 

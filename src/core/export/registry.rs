@@ -5,6 +5,7 @@ use super::home::Home;
 use super::orders::Port;
 use super::{ClientInfo, ExportOptions, Reach};
 use crate::base::Status;
+use crate::base::config::DeviceWish;
 use crate::link::mgmt::RegionDesc;
 use crate::link::mgmt::tcp::gate::{Gate, Origin, Rate};
 use crate::link::{Access, MemoryKind};
@@ -27,6 +28,8 @@ pub(super) struct Shared {
     access: Access,
     reach: Reach,
     incarnation: u64,
+    /// Device and port for clients of other hosts, where the export has its own.
+    pub port: Option<DeviceWish>,
     /// How often the memory has moved.
     generation: AtomicU64,
     /// The memory is being moved: nothing may be registered.
@@ -46,6 +49,7 @@ impl Shared {
             access: options.access,
             reach: options.reach.clone(),
             incarnation: options.incarnation,
+            port: options.port.clone(),
             generation: AtomicU64::new(home.generation),
             moving: AtomicBool::new(false),
             clients: Mutex::default(),

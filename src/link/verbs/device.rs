@@ -92,6 +92,11 @@ fn each<R>(lib: &Library, mut f: impl FnMut(*mut ib::ibv_device, &str) -> Option
     Ok(found)
 }
 
+/// True for the address of a device's description.
+pub(super) fn is_listed(lib: &Library, device: usize) -> bool {
+    each(lib, |d, _| (d as usize == device).then_some(())).is_ok_and(|found| found.is_some())
+}
+
 impl Device {
     /// The names of all devices, in the kernel's order.
     pub fn names() -> Result<Vec<String>> {

@@ -6,6 +6,7 @@ use crate::base::{Error, Result, Status};
 use crate::sys::errno::around;
 use crate::sys::{Errno, mem};
 use ibverbs_sys as ib;
+use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -65,6 +66,11 @@ impl Domain {
 
     pub(super) fn pd(&self) -> *mut ib::ibv_pd {
         self.pd.as_ptr()
+    }
+
+    /// The `struct ibv_pd`, which lives as long as this.
+    pub fn raw(&self) -> *mut c_void {
+        self.pd.as_ptr().cast()
     }
 
     /// The device.

@@ -144,22 +144,23 @@ fn pick<'a>(ports: &'a [Port], lanes: &[Endpoint]) -> Vec<&'a Port> {
 /// The device by which clients reach an exporter, and its ports; one for each address of this host that clients have called. Belongs to
 /// one thread, which is to be the only one that uses what it gives out.
 #[derive(Debug, Default)]
-pub struct Adapters(Vec<(IpAddr, Arc<Choice>)>);
+pub struct Adapters(Vec<(DeviceWish, IpAddr, Arc<Choice>)>);
 
 impl Adapters {
-    /// The choice for clients that have called this address of ours, opened at its first use. Errors: [`choose`].
+    /// The choice for clients that have called this address of ours and what is to be reached by `wish`, opened at its first use. Errors:
+    /// [`choose`].
     pub fn of(&mut self, wish: &DeviceWish, here: IpAddr) -> Result<Arc<Choice>> {
-        if let Some((_, choice)) = self.0.iter().find(|(ip, _)| *ip == here) {
+        if let Some((_, _, choice)) = self.0.iter().find(|(w, ip, _)| (w, *ip) == (wish, here)) {
             return Ok(choice.clone());
         }
         let choice = Arc::new(choose(wish, Some(here), Table::Own)?);
-        self.0.push((here, choice.clone()));
+        self.0.push((wish.clone(), here, choice.clone()));
         Ok(choice)
     }
 
     /// A device has gone: the next client gets one that is chosen anew.
     pub fn forget(&mut self, choice: &Arc<Choice>) {
-        self.0.retain(|(_, c)| !Arc::ptr_eq(c, choice));
+        self.0.retain(|(_, _, c)| !Arc::ptr_eq(c, choice));
     }
 }
 

@@ -213,8 +213,7 @@ pub fn choose(wish: &DeviceWish, local: Option<IpAddr>, table: Table) -> Result<
             continue;
         }
         let ports: Vec<Port> = fit.into_iter().map(|(_, p)| p).collect();
-        let reason =
-            explain(&device, &ports, &first, if wish.name.is_some() { "LIBSMC_DEVICE names it" } else { f.why() });
+        let reason = explain(&device, &ports, &first, if wish.name.is_some() { "it was named" } else { f.why() });
         best = Some((f, Choice { device, ports, reason }));
     }
     if let Some((_, choice)) = best {

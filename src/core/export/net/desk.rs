@@ -75,7 +75,7 @@ fn reach(
 ) -> Result<(Message, Option<String>), Error> {
     let attempt = || Error::of(Status::INTERNAL, "connect");
     let o = s.open.as_mut().ok_or_else(attempt)?;
-    let choice = adapters.of(wish, s.here).map_err(|e| Error {
+    let choice = adapters.of(o.shared.port.as_ref().unwrap_or(wish), s.here).map_err(|e| Error {
         // To the client a device that is not found and a region that is not found are two things.
         status: if e.status == Status::NOT_FOUND { Status::NOT_SUPPORTED } else { e.status },
         attempt: format!("reach \"{}\" by RDMA: the exporter cannot {}", o.shared.name, e.attempt),
