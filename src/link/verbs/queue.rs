@@ -144,7 +144,7 @@ impl QueuePair {
         Ok(pair)
     }
 
-    /// A queue pair in RESET, to be brought up by [`QueuePair::apply`].
+    /// A queue pair in RESET, to be brought up by `apply`.
     pub fn fresh(domain: &Arc<Domain>, completions: &Arc<Completions>, port: &Port, depth: Depth) -> Result<QueuePair> {
         let device = domain.device();
         let fail = |call, e| failed(device, "make a queue pair", call, e);

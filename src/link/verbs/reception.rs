@@ -1,6 +1,6 @@
 //! The exporter's side of the connection manager: a place where clients' queue pairs come in, and who is expected there.
 //!
-//! See [`cm`](super::cm). Belongs to one thread. A stranger's request costs three commands to the kernel and no memory; those that the kernel
+//! See [`cm`]. Belongs to one thread. A stranger's request costs three commands to the kernel and no memory; those that the kernel
 //! holds for us are 64 at most.
 
 use super::cm::{self, PATIENCE_NS};

@@ -1,4 +1,4 @@
-//! A region's queue pairs, connected by the kernel's connection manager: see [`cm`](super::super::cm).
+//! A region's queue pairs, connected by the kernel's connection manager: see [`cm`].
 
 use super::super::cm::{bring_up, failed, open, request, terms};
 use super::super::{Completions, Depth, Port, QueuePair, cm};
