@@ -162,10 +162,10 @@ fn parse(r: &mut Reader<'_>, kind: u16) -> Result<Message, CodecError> {
         13 => Message::DeviceFlush { off: r.u64()?, len: r.u64()? },
         14 => Message::Ended,
         15 => Message::Connect { lanes: r.lanes()? },
-        16 => Message::Connected { addr: r.u64()?, rkey: r.u32()?, flush: r.u8()? & 1 == 1, lanes: r.lanes()? },
+        16 => Message::Connected { addr: r.u64()?, rkey: r.u32()?, flush: r.flag()?, lanes: r.lanes()? },
         17 => Message::Arrange { lanes: r.count()? },
         18 => {
-            let (addr, rkey, flush, at) = (r.u64()?, r.u32()?, r.u8()? & 1 == 1, r.take()?);
+            let (addr, rkey, flush, at) = (r.u64()?, r.u32()?, r.flag()?, r.take()?);
             let port = Some(r.u16()?).filter(|p| *p != 0).ok_or(CodecError::Field)?;
             Message::Arranged { addr, rkey, flush, at, port, token: r.take()? }
         }
@@ -242,6 +242,14 @@ impl<'a> Reader<'a> {
     }
     fn u8(&mut self) -> Result<u8, CodecError> {
         self.take::<1>().map(|[b]| b)
+    }
+    /// One form for each value: what is read is what would be written.
+    fn flag(&mut self) -> Result<bool, CodecError> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(CodecError::Field),
+        }
     }
     fn u16(&mut self) -> Result<u16, CodecError> {
         self.take().map(u16::from_le_bytes)
