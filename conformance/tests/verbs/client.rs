@@ -23,7 +23,7 @@ fn any() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-fn soon() -> Deadline {
+pub fn soon() -> Deadline {
     Deadline::in_ms(20_000)
 }
 
@@ -35,7 +35,7 @@ fn open(link: &VerbsLink) -> Opened {
     link.open(NAME, Access::ReadWrite, soon()).unwrap()
 }
 
-fn pair() -> (Exporter, VerbsLink, RegionKey) {
+pub fn pair() -> (Exporter, VerbsLink, RegionKey) {
     let e = Exporter::start(any(), key(), LEN, 7);
     let link = link_to(e.address);
     let opened = open(&link);
@@ -54,7 +54,7 @@ fn put(link: &VerbsLink, k: RegionKey, off: usize, from: &[u8]) -> Status {
 }
 
 /// Posts the writes and waits for them.
-fn post(link: &VerbsLink, k: RegionKey, ops: &[WriteOp]) -> Status {
+pub fn post(link: &VerbsLink, k: RegionKey, ops: &[WriteOp]) -> Status {
     // SAFETY: the sources outlive the wait.
     match unsafe { link.post(k, ops) } {
         Ok(ticket) => link.wait(k, ticket, soon()),
@@ -62,7 +62,7 @@ fn post(link: &VerbsLink, k: RegionKey, ops: &[WriteOp]) -> Status {
     }
 }
 
-fn op(from: &[u8], off: usize) -> WriteOp {
+pub fn op(from: &[u8], off: usize) -> WriteOp {
     WriteOp { src: from.as_ptr(), len: from.len(), off: HomeOff(off as u64) }
 }
 
@@ -91,7 +91,7 @@ fn fetch_again(link: &VerbsLink, k: RegionKey, off: usize, to: &mut [u8]) {
     }
 }
 
-fn pattern(len: usize, seed: u8) -> Vec<u8> {
+pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed)).collect()
 }
 
@@ -478,56 +478,6 @@ fn a_device_that_takes_no_registrations_is_not_up() {
     control("");
     until_up(&link, k);
     fetch_again(&link, k, 0, &mut page);
-}
-
-#[test]
-fn a_fence_does_not_return_before_another_ones_read() {
-    if !on_hca_with_control("client::a_fence_does_not_return_before_another_ones_read", &[]) {
-        return;
-    }
-    let (_e, link, k) = pair();
-    let bytes = pattern(4096, 5);
-    assert_eq!(post(&link, k, &[op(&bytes, 0)]), Status::OK);
-    control("delay=400000000");
-    std::thread::scope(|s| {
-        let first = s.spawn(|| link.fence(k, soon()));
-        std::thread::sleep(Duration::from_millis(50));
-        let began = std::time::Instant::now();
-        assert_eq!(link.fence(k, soon()), Status::OK);
-        // Nothing comes back sooner than the wire is long; without a READ of its own it would be at once.
-        assert!(began.elapsed() >= Duration::from_millis(200), "after {:?}", began.elapsed());
-        assert_eq!(first.join().unwrap(), Status::OK);
-    });
-    control("");
-    let began = std::time::Instant::now();
-    assert_eq!(link.fence(k, soon()), Status::OK, "after {:?}", began.elapsed());
-}
-
-#[test]
-fn fences_flush_where_both_sides_have_it() {
-    if !on_hca("client::fences_flush_where_both_sides_have_it", &[("LIBSOFTHCA_FLUSH", "on")]) {
-        return;
-    }
-    let (e, link, k) = pair();
-    let bytes = pattern(4096, 9);
-    for round in 1..=3 {
-        assert_eq!(post(&link, k, &[op(&bytes, 0)]), Status::OK);
-        assert_eq!(link.fence(k, soon()), Status::OK);
-        assert_eq!(link.stats().flushes.get(), round, "one lane was written");
-        assert_eq!(link.fence(k, soon()), Status::OK);
-        assert_eq!(link.stats().flushes.get(), round, "nothing was written since");
-    }
-    assert!(e.home[..4096] == bytes);
-}
-
-#[test]
-fn fences_read_where_a_device_has_no_flush() {
-    if !on_hca("client::fences_read_where_a_device_has_no_flush", &[("LIBSOFTHCA_FLUSH", "off")]) {
-        return;
-    }
-    let (_e, link, k) = pair();
-    assert_eq!(post(&link, k, &[op(&pattern(64, 1), 0)]), Status::OK);
-    assert_eq!((link.fence(k, soon()), link.stats().flushes.get()), (Status::OK, 0));
 }
 
 fn link_address(link: &VerbsLink) -> SocketAddr {

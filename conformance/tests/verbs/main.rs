@@ -5,6 +5,7 @@
 mod client;
 mod end_to_end;
 mod fake;
+mod fences;
 mod home;
 mod own;
 mod parts;

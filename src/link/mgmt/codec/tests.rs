@@ -121,3 +121,14 @@ fn names() {
     }
     assert!(valid_name("grads.0-a_b") && valid_name(&"a".repeat(200)));
 }
+
+/// A flag has one form for each value: what is read is what would be written.
+#[test]
+fn a_flag_is_zero_or_one() {
+    let message = Message::Arranged { addr: 1, rkey: 2, flush: true, at: [0; 16], port: 9, token: [7; 16] };
+    let mut bytes = encode(&message);
+    let at = 16 + 8 + 4;
+    assert_eq!((bytes[at], decode(&bytes)), (1, Ok(message)));
+    bytes[at] = 3;
+    assert_eq!(decode(&bytes), Err(CodecError::Field));
+}

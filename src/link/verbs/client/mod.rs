@@ -311,8 +311,7 @@ impl Link for VerbsLink {
             let cause = mem::lock_limit_words();
             process::say(&format!("{len} bytes cannot be pinned and are copied on their way; {cause}"));
         }
-        let (id, _) = registered?;
-        Ok(Registration(id))
+        registered.map(Registration)
     }
 
     fn deregister(&self, r: Registration) {

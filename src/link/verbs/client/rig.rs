@@ -201,12 +201,12 @@ impl Rigs {
         }
     }
 
-    /// Registers memory with the device as long as it is open, now and whenever it is opened again. `Ok(false)`: it is noted, and there is no
-    /// open device. `NO_RESOURCES`: the device refuses it, or too much is registered; nothing is noted.
+    /// Registers memory with the device as long as it is open, now and whenever it is opened again. Answers what
+    /// [`Rigs::deregister`] takes. `NO_RESOURCES`: the device refuses it, or too much is registered; nothing is noted.
     ///
     /// # Safety
     /// It stays mapped until [`Rigs::deregister`].
-    pub unsafe fn register(self: &Arc<Rigs>, ptr: *mut u8, len: usize) -> std::result::Result<(u64, bool), Status> {
+    pub unsafe fn register(self: &Arc<Rigs>, ptr: *mut u8, len: usize) -> std::result::Result<u64, Status> {
         let (me, base) = (self.clone(), ptr as usize);
         let noted = if self.is_started() {
             self.on_station(move || me.note(base, len)).map_err(|e| e.status)?
@@ -216,7 +216,7 @@ impl Rigs {
         noted.ok_or(Status::NO_RESOURCES)
     }
 
-    fn note(&self, base: usize, len: usize) -> Option<(u64, bool)> {
+    fn note(&self, base: usize, len: usize) -> Option<u64> {
         let mut state = lock(&self.state);
         let entry = self.known.add(base, len)?;
         let mut s = Stretch { base, len, entry, registered: None, is_bounce: false };
@@ -225,11 +225,10 @@ impl Rigs {
             self.known.remove(entry);
             return None;
         }
-        let good = rig.is_some();
         state.last += 1;
         let id = state.last;
         state.stretches.insert(id, s);
-        Some((id, good))
+        Some(id)
     }
 
     /// Takes a registration back: the device does not touch the memory any more.
